@@ -1,8 +1,10 @@
 //! Servers that tests use in turn.
 
 use std::{
+    any::Any,
+    cell::RefCell,
     ops::{Deref, DerefMut},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use anyhow::Result;
@@ -27,7 +29,15 @@ pub struct Pool<S>(Mutex<Vec<S>>);
 pub struct Taken<S: 'static> {
     /// Always there, until the value is dropped.
     server: Option<S>,
-    pool: &'static Pool<S>,
+    /// Of a server that only one test uses: none.
+    pool: Option<&'static Pool<S>>,
+}
+
+impl<S> From<S> for Taken<S> {
+    /// A server of no pool, which ends when this is dropped.
+    fn from(server: S) -> Self {
+        Self { server: Some(server), pool: None }
+    }
 }
 
 impl<S> Pool<S> {
@@ -54,7 +64,21 @@ impl<S> Pool<S> {
             Some(server) => server,
             None => start()?,
         };
-        Ok(Taken { server: Some(server), pool: self })
+        Ok(Taken { server: Some(server), pool: Some(self) })
+    }
+}
+
+impl<S> Taken<S> {
+    /// Keeps the server until this thread ends, which is after the runtime of its test: until then, clients may go on
+    /// with what the test has left, and would disturb the next one. A panic of the test does not end the server then.
+    #[must_use]
+    pub fn until_the_thread_ends(self) -> Arc<Self> {
+        thread_local! {
+            static KEPT: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
+        }
+        let taken = Arc::new(self);
+        KEPT.with_borrow_mut(|kept| kept.push(Box::new(Arc::clone(&taken))));
+        taken
     }
 }
 
@@ -80,8 +104,10 @@ impl<S> DerefMut for Taken<S> {
 
 impl<S> Drop for Taken<S> {
     fn drop(&mut self) {
-        if let Some(server) = self.server.take().filter(|_| !std::thread::panicking()) {
-            lock(&self.pool.0).push(server);
+        if let (Some(server), Some(pool)) = (self.server.take(), self.pool)
+            && !std::thread::panicking()
+        {
+            lock(&pool.0).push(server);
         }
     }
 }

@@ -11,7 +11,7 @@ use lockkit_core::{
     backend::{Admin, Contender, Evidence},
 };
 use lockkit_etcd::EtcdBackend;
-use lockkit_testbed::{Blocking, Etcd, SmallDisk};
+use lockkit_testbed::{Blocking, Etcd, Pool, SmallDisk, Taken};
 use tokio::time::Instant;
 
 use crate::{access::ExtraServers, backend, forms::Form, link};
@@ -31,7 +31,7 @@ pub(crate) const BALLAST: &str = "ballast";
 #[derive(Debug)]
 pub(crate) struct Server {
     form: &'static Form,
-    etcd: Arc<Blocking<Etcd>>,
+    etcd: Arc<Blocking<Taken<Etcd>>>,
     endpoint: String,
     /// `USER:PASSWORD@`, or empty.
     login: &'static str,
@@ -42,22 +42,29 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(form: &'static Form) -> Result<Self> {
-        Ok(Self::of(form, Etcd::start()?, ""))
+        static SERVERS: Pool<Etcd> = Pool::new();
+        // A server whose Lock RPC has ended cannot be told from another one.
+        let etcd = if form.has_own_servers {
+            Etcd::start()?.into()
+        } else {
+            SERVERS.take(Etcd::clear, Etcd::start)?
+        };
+        Ok(Self::of(form, etcd, ""))
     }
 
     pub(crate) fn start_on_small_disk(form: &'static Form) -> Result<Self> {
         let disk = SmallDisk::mount(DISK_BYTES)?;
         let etcd = Etcd::start_in(disk.path())?;
-        Ok(Self { disk: Some(disk), ..Self::of(form, etcd, "") })
+        Ok(Self { disk: Some(disk), ..Self::of(form, etcd.into(), "") })
     }
 
     pub(crate) fn start_with_login(form: &'static Form) -> Result<Self> {
         let mut etcd = Etcd::start()?;
         etcd.enable_auth(USER, PASSWORD)?;
-        Ok(Self::of(form, etcd, LOGIN))
+        Ok(Self::of(form, etcd.into(), LOGIN))
     }
 
-    fn of(form: &'static Form, etcd: Etcd, login: &'static str) -> Self {
+    fn of(form: &'static Form, etcd: Taken<Etcd>, login: &'static str) -> Self {
         let (endpoint, extra) = (etcd.endpoint(), ExtraServers::default());
         Self { form, etcd: Arc::new(Blocking::new(etcd)), endpoint, login, extra, disk: None }
     }
@@ -134,10 +141,10 @@ impl Store for Server {
             }
             StoreFault::Freeze => self.etcd.with(|etcd| etcd.pause()).await,
             StoreFault::Thaw => self.etcd.with(|etcd| etcd.resume()).await,
-            StoreFault::Restart => self.etcd.with(Etcd::restart).await,
+            StoreFault::Restart => self.etcd.with(|etcd| etcd.restart()).await,
             StoreFault::Stop => self.etcd.with(|etcd| etcd.kill()).await,
-            StoreFault::Start => self.etcd.with(Etcd::restart).await,
-            StoreFault::Wipe => self.etcd.with(Etcd::wipe).await,
+            StoreFault::Start => self.etcd.with(|etcd| etcd.restart()).await,
+            StoreFault::Wipe => self.etcd.with(|etcd| etcd.wipe()).await,
             StoreFault::ForgetHistory => self.etcd.with(|etcd| etcd.compact()).await,
             StoreFault::FillStore => self.etcd.with(|etcd| etcd.set_no_space(true)).await,
             StoreFault::MakeRoom => self.etcd.with(|etcd| etcd.set_no_space(false)).await,
@@ -155,7 +162,7 @@ impl Store for Server {
             }
             StoreFault::EmptyDisk => {
                 self.disk()?.make_room()?;
-                self.etcd.with(Etcd::restart).await
+                self.etcd.with(|etcd| etcd.restart()).await
             }
             other => other.unsupported(),
         }

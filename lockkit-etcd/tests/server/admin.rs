@@ -8,11 +8,11 @@ use lockkit_core::{
     backend::{Admin, Backend, ListedLock, Session},
 };
 use lockkit_etcd::{EtcdBackend, INSPECTED_DATA_CHARS_MAX};
-use lockkit_testbed::{Etcd, Proxy};
+use lockkit_testbed::Proxy;
 
 use crate::common::{
-    LONG, LONGEST, acquire, backend, bounded, enqueued, fresh_name, name, plain, queue, release, session,
-    session_at, url_through,
+    LONG, LONGEST, acquire, backend, bounded, enqueued, fresh_name, name, own_server, plain, queue, release,
+    session, session_at, url_through,
 };
 
 /// Lifetime of the leases of other programs, in seconds.
@@ -45,7 +45,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn inspection_shows_leases_and_what_others_have_stored() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name, admin) = (session(&etcd, LONG).await, fresh_name(), backend(&etcd.url()));
     let mut other = plain(&etcd).await;
     let lease = other.lease_grant(FOREIGN_TTL, None).await.unwrap().id();
@@ -77,7 +77,7 @@ async fn inspection_shows_leases_and_what_others_have_stored() {
 /// The packages etcd3 and aetcd for Python store a value that only the holder knows.
 #[tokio::test(flavor = "multi_thread")]
 async fn value_of_a_foreign_key_that_excludes_is_not_shown() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for (options, key) in [("form=single", "lockkit/x"), ("names=raw&guard=/locks/", "/locks/x")] {
         let mut other = plain(&etcd).await;
         let lease = other.lease_grant(FOREIGN_TTL, None).await.unwrap().id();
@@ -96,7 +96,7 @@ async fn value_of_a_foreign_key_that_excludes_is_not_shown() {
 /// With raw names, the configuration of an application may lie where the contenders of a lock would.
 #[tokio::test(flavor = "multi_thread")]
 async fn value_of_other_data_in_a_queue_is_not_shown() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for key in ["/app/password", "/app/password2", "/app/1f"] {
         etcd.put(key, "0123456789abcdef").unwrap();
     }
@@ -107,7 +107,7 @@ async fn value_of_other_data_in_a_queue_is_not_shown() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_show_every_lock_and_nothing_else() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (long, emoji) = ("x".repeat(1_000), "🔒".repeat(256));
     let names = ["a", "a/b", "a%2Fb", "a.", ".", "/", ":clients", "z\n", &long, &emoji];
     let (session, admin) = (session(&etcd, LONGEST).await, backend(&etcd.url()));
@@ -142,7 +142,7 @@ async fn pages_show_every_lock_and_nothing_else() {
 /// Raw names lie among the data of other programs.
 #[tokio::test(flavor = "multi_thread")]
 async fn raw_locks_of_all_programs_are_told_from_other_data() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let url = format!("{}/?names=raw", etcd.url());
     let (session, admin) = (session_at(&url, LONG).await, backend(&url));
@@ -168,7 +168,7 @@ async fn raw_locks_of_all_programs_are_told_from_other_data() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn single_keys_and_guard_keys_are_listed() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let at = |options: &str| format!("{}/?{options}", etcd.url());
     let single = session_at(&at("form=single"), LONG).await;
     let _single = [acquire(&single, &name("a/b")).await, acquire(&single, &name("c")).await];
@@ -199,7 +199,7 @@ async fn layouts_without_a_border_to_other_data_cannot_be_listed() {
 /// A page reads a bounded part of a store with many clients, whose own keys are skipped.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_of_many_clients_cost_one_page() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for number in 0..20 {
         etcd.put(&format!("lockkit/:clients/{number}/epoch"), "").unwrap();
     }

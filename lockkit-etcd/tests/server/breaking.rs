@@ -11,8 +11,8 @@ use lockkit_etcd::EtcdBackend;
 use lockkit_testbed::{Direction, Etcd, Flow, Message, Proxy};
 
 use crate::common::{
-    LONG, LONGEST, acquire, backend, bounded, cut, enqueued, fresh_name, key_of, plain, queue, release,
-    session, session_at, until, url_through,
+    LONG, LONGEST, acquire, backend, bounded, cut, enqueued, fresh_name, key_of, own_server, plain, queue,
+    release, session, session_at, until, url_through,
 };
 
 const GUARD: &str = "names=raw&guard=/locks/";
@@ -46,7 +46,7 @@ async fn foreign_holder(etcd: &Etcd, queue: &str) -> (Client, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_holder_learns_at_once_and_keeps_its_other_holds() {
     for options in ["", "?form=single", "?names=raw&guard=/locks/"] {
-        let etcd = Etcd::start().unwrap();
+        let etcd = own_server();
         let url = format!("{}/{options}", etcd.url());
         let (session, admin, name) = (session_at(&url, LONGEST).await, backend(&url), fresh_name());
         let (lost, kept) = (acquire(&session, &name).await, acquire(&session, &fresh_name()).await);
@@ -73,7 +73,7 @@ async fn broken_holder_learns_at_once_and_keeps_its_other_holds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn guard_of_a_broken_hold_is_lost() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let client = async || LockClient::builder(backend(&etcd.url())).ttl(LONG).build().await.unwrap();
     let (holder, operator) = (client().await, client().await);
     let guard = holder.lock("x").unwrap().acquire().await.unwrap();
@@ -90,7 +90,7 @@ async fn guard_of_a_broken_hold_is_lost() {
 /// The watch stream is broken meanwhile, and no heartbeat finds the loss.
 #[tokio::test(flavor = "multi_thread")]
 async fn compacted_news_of_a_break_are_read_from_their_key() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (session, admin) = (session_at(&url_through(&proxy), LONGEST).await, backend(&etcd.url()));
     let name = fresh_name();
@@ -107,7 +107,7 @@ async fn compacted_news_of_a_break_are_read_from_their_key() {
 /// Events of deletions are dropped, so only the handoff can grant before the re-check.
 #[tokio::test(flavor = "multi_thread")]
 async fn next_waiter_is_granted_by_a_handoff() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (one, other) = (session(&etcd, LONGEST).await, session_at(&url_through(&proxy), LONGEST).await);
     proxy.drop_messages(Message::Deletions, |_| true);
@@ -134,7 +134,7 @@ async fn handoff_of(etcd: &Etcd, key: &str) -> String {
 /// The hold that an operator has seen has ended, and the same client holds the lock again, with the same key.
 #[tokio::test(flavor = "multi_thread")]
 async fn inspection_that_is_outdated_breaks_nobody() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for options in ["", "?form=single", "?names=raw&guard=/locks/", "?form=rpc"] {
         let url = format!("{}/{options}", etcd.url());
         let (session, admin, name) = (session_at(&url, LONGEST).await, backend(&url), fresh_name());
@@ -155,7 +155,7 @@ async fn inspection_that_is_outdated_breaks_nobody() {
 /// The same client acquires the lock again, with the same key, while the break is under way.
 #[tokio::test(flavor = "multi_thread")]
 async fn hold_that_began_during_the_break_is_spared() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     for options in ["", "&form=single"] {
         let url = format!("{}/?{}", etcd.url(), options.trim_start_matches('&'));
@@ -180,7 +180,7 @@ async fn hold_that_began_during_the_break_is_spared() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_cannot_be_broken() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, admin, name) = (session(&etcd, LONGEST).await, backend(&etcd.url()), fresh_name());
     let held = acquire(&session, &name).await;
     let waiting = enqueued(&session, &name).await;
@@ -196,7 +196,7 @@ async fn waiter_cannot_be_broken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn break_without_a_reply_is_repeated_and_breaks_nobody_else() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (one, other, name) = (session(&etcd, LONGEST).await, session(&etcd, LONGEST).await, fresh_name());
     let admin = backend(&url_through(&proxy));
@@ -225,7 +225,7 @@ async fn break_without_a_reply_is_repeated_and_breaks_nobody_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn holders_of_other_programs_can_be_broken() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for options in ["", "?form=rpc"] {
         let url = format!("{}/{options}", etcd.url());
         let (session, admin, name) = (session_at(&url, LONGEST).await, backend(&url), fresh_name());
@@ -245,7 +245,7 @@ async fn holders_of_other_programs_can_be_broken() {
 /// A program that holds the guard key, or the single key, without a place in our queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_keys_that_exclude_can_be_broken() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for (options, folder) in [("form=single", "lockkit/"), (GUARD, "/locks/")] {
         let url = format!("{}/?{options}", etcd.url());
         let (session, admin, name) = (session_at(&url, LONGEST).await, backend(&url), fresh_name());
@@ -266,7 +266,7 @@ async fn foreign_keys_that_exclude_can_be_broken() {
 /// Its session is closed, and its key stays until the end of the pin.
 #[tokio::test(flavor = "multi_thread")]
 async fn pinned_entry_of_a_client_that_left_can_be_broken() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (gone, other) = (session(&etcd, LONGEST).await, session(&etcd, LONGEST).await);
     let (admin, name) = (backend(&etcd.url()), fresh_name());
     let held = acquire(&gone, &name).await;
@@ -285,7 +285,7 @@ async fn pinned_entry_of_a_client_that_left_can_be_broken() {
 /// The holder uses the Lock RPC and watches nothing: its heartbeat finds the loss.
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_holder_of_the_rpc_learns_by_its_heartbeat() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let url = format!("{}/?form=rpc", etcd.url());
     let (one, other): (Arc<dyn Session>, _) =
         (session_at(&url, LONGEST).await, session(&etcd, LONGEST).await);
@@ -303,7 +303,7 @@ async fn broken_holder_of_the_rpc_learns_by_its_heartbeat() {
 /// Nothing can be put into a full store, but a hold can be ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn hold_is_broken_in_a_full_store() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, admin, name) = (session(&etcd, LONGEST).await, backend(&etcd.url()), fresh_name());
     let lost = acquire(&session, &name).await;
     let waiting = enqueued(&session, &name).await;

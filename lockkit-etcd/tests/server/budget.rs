@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use lockkit_core::{backend::Renewal, limits::RECHECK_PAUSE_MAX};
-use lockkit_testbed::{Etcd, Metrics};
+use lockkit_testbed::Metrics;
 
 use crate::common::{
-    LONG, acquire, bounded, enqueued, fresh_name, granted, is_gave_up, key_of_grant, plain, release, session,
-    try_acquire, until,
+    LONG, acquire, bounded, enqueued, fresh_name, granted, is_gave_up, key_of_grant, own_server, plain,
+    release, session, try_acquire, until,
 };
 
 /// The requests that the server counted between two moments.
@@ -52,7 +52,7 @@ async fn uncontended_acquire_and_release_are_two_transactions() {
     const ROUNDS: u64 = 50;
     /// Besides the metadata, which is sent once: two times the key, two times the client's epoch key, and the queue.
     const BYTES_MAX: u64 = 350;
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     let grant = acquire(&session, &name).await;
     let metadata = plain(&etcd).await.get(key_of_grant(&grant), None).await.unwrap().kvs()[0].value().len();
@@ -72,7 +72,7 @@ async fn uncontended_acquire_and_release_are_two_transactions() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handoff_is_two_transactions_and_a_read() {
     const ROUNDS: u64 = 50;
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (one, other, name) = (session(&etcd, LONG).await, session(&etcd, LONG).await, fresh_name());
     let mut holder = (one.clone(), acquire(&one, &name).await);
     // The first release may cost more, because it does not expect a waiter.
@@ -97,7 +97,7 @@ async fn a_handoff_is_two_transactions_and_a_read() {
 async fn contention_costs_less_than_2_7_proposals_per_handoff() {
     const CLIENTS: usize = 8;
     const GRANTS_EACH: usize = 50;
-    let (etcd, name) = (Etcd::start().unwrap(), fresh_name());
+    let (etcd, name) = (own_server(), fresh_name());
     let mut sessions = Vec::new();
     for _ in 0..CLIENTS {
         sessions.push(session(&etcd, LONG).await);
@@ -125,7 +125,7 @@ async fn contention_costs_less_than_2_7_proposals_per_handoff() {
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_first_try_for_a_held_lock_costs_a_proposal() {
     const TRIES: u64 = 20;
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, other, name) = (session(&etcd, LONG).await, session(&etcd, LONG).await, fresh_name());
     let held = acquire(&other, &name).await;
     assert!(is_gave_up(&try_acquire(&session, &name).await));
@@ -143,7 +143,7 @@ async fn only_the_first_try_for_a_held_lock_costs_a_proposal() {
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_is_one_ping_and_one_lease_read_for_any_number_of_holds() {
     const HOLDS: usize = 50;
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let session = session(&etcd, LONG).await;
     let mut held = Vec::new();
     for _ in 0..HOLDS {
@@ -168,7 +168,7 @@ async fn a_long_queue_costs_no_more_per_waiter_than_a_short_one() {
     const RECHECK_PAUSE_LEAST: Duration = RECHECK_PAUSE_MAX.saturating_sub(Duration::from_millis(1250));
     /// At least so many handoffs by one look, and twice as many looks on a busy machine.
     const HANDOFFS_PER_LOOK: u64 = 16 / 2;
-    let (etcd, name) = (Etcd::start().unwrap(), fresh_name());
+    let (etcd, name) = (own_server(), fresh_name());
     let mut sessions = Vec::new();
     for _ in 0..CLIENTS {
         sessions.push(session(&etcd, LONG).await);
@@ -206,7 +206,7 @@ async fn a_long_queue_costs_no_more_per_waiter_than_a_short_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_look_serves_the_handoffs_of_many_clients() {
     const WAITERS: usize = 8;
-    let (etcd, name) = (Etcd::start().unwrap(), fresh_name());
+    let (etcd, name) = (own_server(), fresh_name());
     let first = session(&etcd, LONG).await;
     let mut held = (first.clone(), acquire(&first, &name).await);
     let mut waiting = Vec::new();
@@ -232,7 +232,7 @@ async fn one_look_serves_the_handoffs_of_many_clients() {
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_of_one_client_cost_one_transaction_each() {
     const WAITERS: u64 = 200;
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     let mut held = acquire(&session, &name).await;
     let mut waiting = Vec::new();
@@ -259,7 +259,7 @@ async fn waiters_of_one_client_cost_one_transaction_each() {
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_does_not_list_the_keys_of_waiters() {
     const WAITERS: usize = 8;
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     let held = [acquire(&session, &name).await, acquire(&session, &fresh_name()).await];
     let mut waiting = Vec::new();
@@ -282,7 +282,7 @@ async fn heartbeat_does_not_list_the_keys_of_waiters() {
 /// Even if a newer claim of the same client uses the key by then.
 #[tokio::test(flavor = "multi_thread")]
 async fn release_of_a_grant_that_has_ended_sends_nothing() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     let ended = acquire(&session, &name).await;
     release(&session, &ended).await;

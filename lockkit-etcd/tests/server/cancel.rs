@@ -1,11 +1,10 @@
 //! Claims that give up, at various places in the queue and moments.
 
 use lockkit_core::backend::Acquired;
-use lockkit_testbed::Etcd;
 
 use crate::common::{
-    LONG, acquire, cancel_during_handoff, enqueued, fresh_name, is_gave_up, queue, release, session, shared,
-    start, until,
+    LONG, acquire, cancel_during_handoff, enqueued, fresh_name, is_gave_up, own_server, queue, release,
+    session, shared, start, until,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,7 +28,7 @@ async fn cancelled_waiter_in_the_middle_does_not_delay_the_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_waiter_at_the_head_neither_delays_nor_grants_the_next() {
-    let (etcd, name) = (Etcd::start().unwrap(), fresh_name());
+    let (etcd, name) = (own_server(), fresh_name());
     let (one, other) = (session(&etcd, LONG).await, session(&etcd, LONG).await);
     let last = session(&etcd, LONG).await;
     let held = acquire(&one, &name).await;
@@ -49,7 +48,7 @@ async fn cancelled_waiter_at_the_head_neither_delays_nor_grants_the_next() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_given_up_before_it_starts_writes_nothing() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     let before = etcd.metrics().unwrap().grpc_handled("Txn");
     let claim = start(&session, &name);
@@ -76,7 +75,7 @@ async fn a_cancel_right_at_the_wake_loses_no_grant() {
 #[tokio::test(flavor = "multi_thread")]
 async fn ended_waits_leave_no_watch_behind() {
     const WAITS: usize = 20;
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (one, other) = (session(&etcd, LONG).await, session(&etcd, LONG).await);
     let watchers = || etcd.metrics().unwrap().watchers();
     until("the sessions watch their own keys", async || watchers() == 2).await;

@@ -13,11 +13,11 @@ use lockkit_core::{
     FencingToken, LockName,
     backend::{Acquired, Session},
 };
-use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
+use lockkit_testbed::{Direction, Flow, Proxy};
 
 use crate::common::{
-    LONGEST, assert_rising, cut, fresh_name, is_gave_up, queue, release, session_at, start_claim, until,
-    url_through,
+    LONGEST, assert_rising, cut, fresh_name, is_gave_up, own_server, queue, release, session_at, start_claim,
+    until, url_through,
 };
 
 const SESSIONS: usize = 4;
@@ -33,7 +33,7 @@ struct Lock {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn exclusion_order_and_clean_queues_survive_a_bad_network() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let seed = fastrand::u64(..);
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);

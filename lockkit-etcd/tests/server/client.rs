@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkit_core::{ErrorKind, LockClient, Status};
 use lockkit_testbed::Etcd;
 
-use crate::common::{LONG, backend, bounded, lease_of_only_session, plain, shared, until};
+use crate::common::{LONG, backend, bounded, lease_of_only_session, own_server, plain, shared, until};
 
 /// Close to the server's minimum, because tests wait for its end. Long enough that a busy machine renews in time.
 const SHORT: Duration = Duration::from_secs(4);
@@ -32,7 +32,7 @@ async fn locks_exclude_between_clients_and_tokens_rise() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn timeouts_and_dropped_futures_leave_nothing() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let client = client(&etcd, LONG).await;
     let lock = client.lock("x").unwrap();
     let guard = lock.acquire().await.unwrap();
@@ -57,7 +57,7 @@ async fn minimum_ttl_of_the_server_is_reported() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_lease_loses_the_guard_and_nothing_else() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let client = client(&etcd, LONG).await;
     let guard = client.lock("x").unwrap().acquire().await.unwrap();
     let lock = client.lock("x").unwrap();
@@ -76,7 +76,7 @@ async fn a_revoked_lease_loses_the_guard_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_key_loses_the_guard_within_a_heartbeat() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let client = client(&etcd, SHORT).await;
     let guard = client.lock("x").unwrap().acquire().await.unwrap();
     let kept = client.lock("y").unwrap().acquire().await.unwrap();
@@ -87,7 +87,7 @@ async fn deleted_key_loses_the_guard_within_a_heartbeat() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server_ends_the_hold_before_the_lease_and_the_client_recovers() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let client = client(&etcd, SHORT).await;
     let guard = client.lock("x").unwrap().acquire().await.unwrap();
     let token = guard.token();
@@ -104,7 +104,7 @@ async fn a_frozen_server_ends_the_hold_before_the_lease_and_the_client_recovers(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_is_renewed_outlives_its_ttl() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let client = client(&etcd, SHORT).await;
     let guard = client.lock("x").unwrap().acquire().await.unwrap();
     let pings = || etcd.metrics().unwrap().grpc_received("LeaseKeepAlive");

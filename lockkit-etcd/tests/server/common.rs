@@ -13,7 +13,7 @@ use lockkit_core::{
     backend::{Backend, BackendUrl, Claim, Evidence, Grant, Session},
 };
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
-use lockkit_testbed::{Etcd, Proxy};
+use lockkit_testbed::{Etcd, Pool, Proxy, Taken};
 
 /// A ttl for sessions that are never renewed and must not end.
 pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
@@ -22,6 +22,16 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 pub(crate) fn shared() -> &'static Etcd {
     static SHARED: OnceLock<Etcd> = OnceLock::new();
     SHARED.get_or_init(|| Etcd::start().unwrap())
+}
+
+/// A server for one test.
+pub(crate) type OwnServer = Arc<Taken<Etcd>>;
+
+/// Returns a server for one test that counts what is at it, or disturbs it. It is as if it were new, except that revisions
+/// and counters go on.
+pub(crate) fn own_server() -> OwnServer {
+    static SERVERS: Pool<Etcd> = Pool::new();
+    SERVERS.take(Etcd::clear, Etcd::start).unwrap().until_the_thread_ends()
 }
 
 /// The common beginning of the keys of a lock whose name needs no encoding.
@@ -49,8 +59,8 @@ pub(crate) fn url_through(proxy: &Proxy) -> String {
 }
 
 /// Starts a server, and opens a session at it through a proxy.
-pub(crate) async fn start_with_proxy() -> (Etcd, Proxy, Arc<dyn Session>) {
-    let etcd = Etcd::start().unwrap();
+pub(crate) async fn start_with_proxy() -> (OwnServer, Proxy, Arc<dyn Session>) {
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let session = session_at(&url_through(&proxy), LONG).await;
     (etcd, proxy, session)

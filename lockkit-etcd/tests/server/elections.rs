@@ -7,11 +7,11 @@ use lockkit_core::{
     ErrorKind, LockName, Metadata, Proposal,
     backend::{Claim, ClaimControl, Grant, LeaderEntry, LeaderWatch, Session},
 };
-use lockkit_testbed::{Direction, Etcd, Flow};
+use lockkit_testbed::{Direction, Flow};
 
 use crate::common::{
-    LONG, acquire, bounded, cut, deliver_late, fresh_name, granted, key_of_grant, plain, queue, release,
-    session, session_at, shared, start_with_proxy, until,
+    LONG, acquire, bounded, cut, deliver_late, fresh_name, granted, key_of_grant, own_server, plain, queue,
+    release, session, session_at, shared, start_with_proxy, until,
 };
 
 /// After this time without one, a test expects no more hints of an earlier change. A late one weakens the test, and
@@ -88,7 +88,7 @@ async fn leader_is_the_holder_with_its_latest_proposal() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proclamation_of_a_deposed_leader_is_refused() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (one, other, name) = (session(&etcd, LONG).await, session(&etcd, LONG).await, fresh_name());
     let old = elected(&one, &name, "old").await;
     etcd.delete(key_of_grant(&old)).unwrap();
@@ -100,7 +100,7 @@ async fn proclamation_of_a_deposed_leader_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_wakes_on_every_change_of_the_leader() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (observer, one, name) = (session(&etcd, LONG).await, session(&etcd, LONG).await, fresh_name());
     let mut watch = watch(&observer, &name).await;
     let wakes = async |watch: &mut Box<dyn LeaderWatch>, value| {
@@ -167,7 +167,7 @@ async fn proclamation_whose_reply_was_lost_is_found_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn values_are_verbatim_with_raw_names() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let one = session_at(&format!("{}/?names=raw", etcd.url()), LONG).await;
     let name = fresh_name();
     let held = acquire(&one, &name).await;
@@ -199,7 +199,7 @@ async fn values_are_verbatim_with_raw_names() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_holder_proposes_nothing_with_encoded_names() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (one, name) = (session(&etcd, Duration::from_secs(60)).await, fresh_name());
     plain(&etcd).await.put(format!("{}1f", queue(&name)), vec![0xff], None).await.unwrap();
     let seen = leader(&one, &name).await.unwrap();

@@ -1,9 +1,8 @@
 //! Evidence: a write that compares it is refused as soon as the hold has ended.
 
 use lockkit_core::backend::Evidence;
-use lockkit_testbed::Etcd;
 
-use crate::common::{LONG, acquire, fresh_name, plain, release, session};
+use crate::common::{LONG, acquire, fresh_name, own_server, plain, release, session};
 
 #[path = "../../examples/etcd_guarded_writes.rs"]
 #[allow(dead_code, reason = "its main function")]
@@ -11,7 +10,7 @@ mod example;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn write_by_a_stale_holder_is_refused_before_the_next_one_has_written() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (one, other, name) = (session(&etcd, LONG).await, session(&etcd, LONG).await, fresh_name());
     let mut client = plain(&etcd).await;
     let stale = acquire(&one, &name).await;
@@ -27,7 +26,7 @@ async fn write_by_a_stale_holder_is_refused_before_the_next_one_has_written() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn evidence_is_not_that_of_a_later_hold_with_the_same_key() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     let mut client = plain(&etcd).await;
     let first = acquire(&session, &name).await;
@@ -46,6 +45,6 @@ async fn evidence_is_not_that_of_a_later_hold_with_the_same_key() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn example_refuses_the_stale_writer() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     assert_eq!(example::stale_writer(&etcd.url(), &etcd.endpoint()).await.unwrap(), "2 by the second holder");
 }

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use crate::common::{
     LONG, LONGEST, acquire, backend, bounded, enqueued, fresh_name, granted, is_entry_gone, is_gave_up,
-    is_renewed, key_of, lease_of_only_session, plain, queue, release, session, session_at, sooner_than,
-    start, start_with_proxy, try_acquire, until,
+    is_renewed, key_of, lease_of_only_session, own_server, plain, queue, release, session, session_at,
+    sooner_than, start, start_with_proxy, try_acquire, until,
 };
 
 /// A short ttl for tests that wait for the end of a lease, or for a re-check. Re-checks come every 2 s, so a session
@@ -44,7 +44,7 @@ async fn holder_and_waiter_survive_a_restart_of_the_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn revoked_lease_ends_the_session_at_once() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let waiting = enqueued(&session, &name).await;
@@ -87,7 +87,7 @@ async fn earlier_claim_in_a_restored_backup_is_not_taken_for_the_hold() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_epoch_key_ends_the_session() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let session = session(&etcd, LONG).await;
     let epoch =
         etcd.keys("lockkit/:clients/").unwrap().into_iter().find(|key| key.ends_with("epoch")).unwrap();
@@ -111,7 +111,7 @@ async fn a_heartbeat_finds_a_lease_that_ended_unnoticed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_holder_key_ends_only_that_hold() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name, kept_name) = (session(&etcd, LONG).await, fresh_name(), fresh_name());
     let deleted = acquire(&session, &name).await;
     let kept = acquire(&session, &kept_name).await;
@@ -130,7 +130,7 @@ async fn deleted_holder_key_ends_only_that_hold() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_waiter_key_ends_its_wait() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, SHORT).await, fresh_name());
     let held = acquire(&session, &name).await;
     let deleted = enqueued(&session, &name).await;
@@ -147,7 +147,7 @@ async fn lock_of_a_dead_client_passes_on_when_its_lease_ends() {
     const TRIES: usize = 3;
     /// What the documents allow for the end of a lease, and a second for a busy machine.
     const LATE_MAX: Duration = Duration::from_secs(2);
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let mut waited = Vec::new();
     while waited.len() < TRIES && waited.iter().all(|waited| *waited > SHORT + LATE_MAX) {
         let name = fresh_name();
@@ -167,7 +167,7 @@ async fn lock_of_a_dead_client_passes_on_when_its_lease_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_to_a_frozen_server_end_in_time() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let url = format!("{}/?request_timeout=1500ms", etcd.url());
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
@@ -191,7 +191,7 @@ async fn calls_to_a_frozen_server_end_in_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_ping_reply_does_not_count_for_the_next_ping() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let url = format!("{}/?request_timeout=1500ms", etcd.url());
     let session = session_at(&url, LONG).await;
     let armed_at = |heartbeat: lockkit_core::backend::Renewals| match heartbeat.session {
@@ -311,7 +311,7 @@ async fn wrong_and_missing_passwords_are_denied_without_being_shown() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn closed_session_grants_nothing() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     bounded(session.close()).await.unwrap();
     let end = start(&session, &name).ends().await;
@@ -321,7 +321,7 @@ async fn closed_session_grants_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn full_server_still_releases_and_renews() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (one, other, name) = (session(&etcd, LONG).await, session(&etcd, LONG).await, fresh_name());
     let held = acquire(&one, &name).await;
     let waiting = enqueued(&other, &name).await;
@@ -365,7 +365,7 @@ async fn heartbeat_reopens_a_broken_stream() {
 /// The limit is much shorter than the time until HTTP/2 pings detect a dead connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_ends_at_its_time_limit() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let url = format!("{}/?request_timeout=1500ms", etcd.url());
     let session = session_at(&url, LONGEST).await;
     let held = acquire(&session, &fresh_name()).await;

@@ -17,7 +17,8 @@ use tokio::time::timeout;
 
 use crate::common::{
     LONG, LONGEST, PendingClaim, acquire, backend, bounded, cut, earliest_recheck, enqueued, fresh_name,
-    is_entry_gone, is_gave_up, plain, release, session_at, start_claim, try_acquire, until, url_through,
+    is_entry_gone, is_gave_up, own_server, plain, release, session_at, start_claim, try_acquire, until,
+    url_through,
 };
 
 /// A ttl with a re-check every 2 s.
@@ -72,7 +73,7 @@ fn lock_keys(etcd: &Etcd) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_program_and_client_exclude_each_other() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for options in [SINGLE, GUARD] {
         let (session, name) = (session_with(&etcd, options).await, fresh_name());
         let mut foreign = Foreign::new(&etcd, &key_of(options, &name)).await;
@@ -96,7 +97,7 @@ async fn foreign_program_and_client_exclude_each_other() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn raw_name_is_the_key_of_the_other_program() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for (options, lock, key) in [
         ("form=single&names=raw", "/locks/x", "/locks/x"),
         ("form=single&names=raw", "x", "x"),
@@ -112,7 +113,7 @@ async fn raw_name_is_the_key_of_the_other_program() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_that_gives_up_behind_a_foreign_key_leaves_nothing() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for options in [SINGLE, GUARD] {
         let (session, name) = (session_with(&etcd, options).await, fresh_name());
         let mut foreign = Foreign::new(&etcd, &key_of(options, &name)).await;
@@ -128,7 +129,7 @@ async fn waiter_that_gives_up_behind_a_foreign_key_leaves_nothing() {
 /// The deletion of the foreign key is not reported.
 #[tokio::test(flavor = "multi_thread")]
 async fn recheck_finds_a_key_whose_deletion_was_not_reported() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for options in [SINGLE, GUARD] {
         let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
         proxy.drop_messages(Message::Events, |_| true);
@@ -150,7 +151,7 @@ async fn recheck_finds_a_key_whose_deletion_was_not_reported() {
 /// An idle waiter must not write: a transaction that may write goes through the log of every server.
 #[tokio::test(flavor = "multi_thread")]
 async fn recheck_behind_a_foreign_key_writes_nothing() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for options in [SINGLE, GUARD] {
         let session = session_at(&format!("{}/?{options}", etcd.url()), SHORT).await;
         let name = fresh_name();
@@ -171,7 +172,7 @@ async fn recheck_behind_a_foreign_key_writes_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn release_spares_the_key_of_another_program() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for options in [SINGLE, GUARD] {
         let (session, name) = (session_with(&etcd, options).await, fresh_name());
         let mut foreign = Foreign::new(&etcd, &key_of(options, &name)).await;
@@ -190,7 +191,7 @@ async fn release_spares_the_key_of_another_program() {
 /// Two claims of one session have the same lease and the same key: only the create revision distinguishes them.
 #[tokio::test(flavor = "multi_thread")]
 async fn hold_is_not_confirmed_by_a_later_claim_of_its_session() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session_with(&etcd, SINGLE).await, fresh_name());
     let lost = acquire(&session, &name).await;
     assert!(etcd.delete(&key_of(SINGLE, &name)).unwrap());
@@ -226,7 +227,7 @@ async fn created_without_reply(etcd: &Etcd, options: &str) -> (Proxy, Arc<dyn Se
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_reply_to_the_create_is_found_by_its_value() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for options in [SINGLE, GUARD] {
         let (_proxy, session, waiting) = created_without_reply(&etcd, options).await;
         let held = waiting.granted().await;
@@ -239,7 +240,7 @@ async fn lost_reply_to_the_create_is_found_by_its_value() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_that_gives_up_before_the_reply_leaves_nothing() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for options in [SINGLE, GUARD] {
         let (proxy, _session, waiting) = created_without_reply(&etcd, options).await;
         // No second copy of the create may arrive before the claim has given up.
@@ -257,7 +258,7 @@ async fn claim_that_gives_up_before_the_reply_leaves_nothing() {
 /// A copy of the create arrives after its claim has ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn late_create_after_the_end_of_its_claim_leaves_nothing() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let session = session_at(&format!("{}&{SINGLE}", url_through(&proxy)), LONG).await;
     let name = fresh_name();
@@ -279,7 +280,7 @@ async fn late_create_after_the_end_of_its_claim_leaves_nothing() {
 /// First in the queue, behind a foreign guard key.
 #[tokio::test(flavor = "multi_thread")]
 async fn first_waiter_whose_entry_was_deleted_ends() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let session = session_at(&format!("{}/?{GUARD}", etcd.url()), SHORT).await;
     let name = fresh_name();
     let mut foreign = Foreign::new(&etcd, &key_of(GUARD, &name)).await;
@@ -295,7 +296,7 @@ async fn first_waiter_whose_entry_was_deleted_ends() {
 /// The holder's entry in the queue is deleted, its guard key is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn release_deletes_the_guard_of_a_hold_without_an_entry() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session_with(&etcd, GUARD).await, fresh_name());
     let held = acquire(&session, &name).await;
     let entry = etcd.keys(&format!("{name}/")).unwrap().remove(0);
@@ -306,7 +307,7 @@ async fn release_deletes_the_guard_of_a_hold_without_an_entry() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queue_passes_the_guard_on_and_tokens_rise() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let name = fresh_name();
     let (one, other) = (session_with(&etcd, GUARD).await, session_with(&etcd, GUARD).await);
     let mut foreign = Foreign::new(&etcd, &key_of(GUARD, &name)).await;
@@ -327,7 +328,7 @@ async fn queue_passes_the_guard_on_and_tokens_rise() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn inspection_shows_the_foreign_holder_before_our_waiters() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     for (options, waiters) in [(SINGLE, 0), (GUARD, 1)] {
         let (session, name) = (session_with(&etcd, options).await, fresh_name());
         let mut foreign = Foreign::new(&etcd, &key_of(options, &name)).await;
@@ -352,7 +353,7 @@ async fn inspection_shows_the_foreign_holder_before_our_waiters() {
 async fn watch_of_a_single_key_is_cancelled_at_once() {
     const ROUNDS: usize = 10;
     const AT_ONCE: Duration = Duration::from_millis(400);
-    let (etcd, name) = (Etcd::start().unwrap(), fresh_name());
+    let (etcd, name) = (own_server(), fresh_name());
     let session = session_with(&etcd, SINGLE).await;
     let mut foreign = Foreign::new(&etcd, &key_of(SINGLE, &name)).await;
     foreign.try_lock().await.unwrap();

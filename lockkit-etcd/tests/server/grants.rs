@@ -1,19 +1,18 @@
 //! Grants, queues, tries and tokens on an undisturbed server.
 
 use crate::common::{
-    LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, is_gave_up, key_of, name, plain,
-    queue, release, session, shared, try_acquire, until,
+    LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, is_gave_up, key_of, name,
+    own_server, plain, queue, release, session, shared, try_acquire, until,
 };
 use etcd_client::{DeleteOptions, GetOptions, PutOptions};
 use lockkit_core::{
     FencingToken, Metadata,
     backend::{Acquired, Backend},
 };
-use lockkit_testbed::Etcd;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn release_leaves_only_the_clients_own_two_keys() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let session = session(&etcd, LONG).await;
     let grant = acquire(&session, &name("orders/42")).await;
     assert_eq!(etcd.keys("lockkit/orders%2F42/").unwrap().len(), 1);
@@ -51,7 +50,7 @@ async fn waiters_of_one_and_of_several_clients_are_served_in_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn try_for_a_held_lock_writes_nothing() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (holder, other) = (session(&etcd, LONG).await, session(&etcd, LONG).await);
     let name = fresh_name();
     let grant = acquire(&holder, &name).await;
@@ -116,7 +115,7 @@ async fn odd_names_are_independent_locks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_contender_is_waited_for_and_followed() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let session = session(&etcd, LONG).await;
     let name = fresh_name();
     let mut other = plain(&etcd).await;
@@ -140,7 +139,7 @@ async fn foreign_contender_is_waited_for_and_followed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_keys_are_contenders_without_metadata() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let session = session(&etcd, LONG).await;
     let name = fresh_name();
     let mut other = plain(&etcd).await;

@@ -6,8 +6,8 @@ use lockkit_core::{LockName, backend::Session};
 use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
 
 use crate::common::{
-    LONG, acquire, cut, enqueued, fresh_name, is_entry_gone, is_gave_up, key_of, name, plain, queue, release,
-    session, session_at, until, url_through,
+    LONG, acquire, cut, enqueued, fresh_name, is_entry_gone, is_gave_up, key_of, name, own_server, plain,
+    queue, release, session, session_at, until, url_through,
 };
 
 /// A ttl with a re-check every 2 s.
@@ -40,7 +40,7 @@ async fn releases_by_handoff(
 /// etcd 3.7 omits leases from reads of keys only (etcd #22209).
 #[tokio::test(flavor = "multi_thread")]
 async fn handoff_works_when_reads_omit_leases() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (holder, waiter) = (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await);
     let lock = fresh_name();
@@ -50,7 +50,7 @@ async fn handoff_works_when_reads_omit_leases() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn handoff_works_across_prefixes() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let prefixed = session(&etcd, LONG).await;
     let raw = session_at(&format!("{}/?names=raw", etcd.url()), LONG).await;
     // One lock with two names.
@@ -68,7 +68,7 @@ async fn handoff_works_across_prefixes() {
 /// key.
 #[tokio::test(flavor = "multi_thread")]
 async fn contender_that_has_left_since_the_look_is_passed_over() {
-    let (etcd, lock) = (Etcd::start().unwrap(), fresh_name());
+    let (etcd, lock) = (own_server(), fresh_name());
     let mut sessions = Vec::new();
     for _ in 0..4 {
         sessions.push(session(&etcd, LONG).await);
@@ -95,7 +95,7 @@ async fn contender_that_has_left_since_the_look_is_passed_over() {
 /// The handoff comes while the withdrawal is under way, whose reply is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_granted_during_its_withdrawal_hands_the_lock_off() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (one, other) = (session(&etcd, LONG).await, session_at(&url_through(&proxy), LONG).await);
     let lock = fresh_name();
@@ -118,7 +118,7 @@ async fn claim_granted_during_its_withdrawal_hands_the_lock_off() {
 /// The holder knows it as its successor. Only the reply to the handoff shows that it is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_waiter_of_the_same_client_is_not_granted() {
-    let (etcd, lock) = (Etcd::start().unwrap(), fresh_name());
+    let (etcd, lock) = (own_server(), fresh_name());
     let (one, other) = (session(&etcd, SHORT).await, session(&etcd, LONG).await);
     let held = acquire(&one, &lock).await;
     let second = enqueued(&one, &lock).await;
@@ -135,7 +135,7 @@ async fn deleted_waiter_of_the_same_client_is_not_granted() {
 /// As after a restore from a backup that has keys, and not their leases.
 #[tokio::test(flavor = "multi_thread")]
 async fn successor_whose_lease_does_not_exist_does_not_fail_a_release() {
-    let (etcd, lock) = (Etcd::start().unwrap(), fresh_name());
+    let (etcd, lock) = (own_server(), fresh_name());
     let (one, other) = (session(&etcd, LONG).await, session(&etcd, LONG).await);
     let held = acquire(&one, &lock).await;
     let waiting = enqueued(&other, &lock).await;

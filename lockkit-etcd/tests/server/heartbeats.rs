@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use etcd_client::PutOptions;
 use lockkit_core::backend::{Grant, Renewal, Renewals};
-use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
+use lockkit_testbed::{Direction, Flow, Proxy};
 
 use crate::common::{
-    LONGEST, acquire, bounded, fresh_name, lease_of_only_session, plain, session, session_at, until,
-    url_through,
+    LONGEST, acquire, bounded, fresh_name, lease_of_only_session, own_server, plain, session, session_at,
+    until, url_through,
 };
 
 fn assert_all_renewed(heartbeat: &Renewals, held: &[Grant]) {
@@ -21,7 +21,7 @@ fn assert_all_renewed(heartbeat: &Renewals, held: &[Grant]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_to_a_frozen_server_ends_before_the_next_one() {
     const TTL: Duration = Duration::from_secs(30);
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let session = session_at(&format!("{}/?request_timeout=60s", etcd.url()), TTL).await;
     let held = acquire(&session, &fresh_name()).await;
     etcd.pause().unwrap();
@@ -33,7 +33,7 @@ async fn heartbeat_to_a_frozen_server_ends_before_the_next_one() {
 /// The list of the lease's keys confirms no single key, and etcd accepts 128 operations in a transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_confirms_more_single_keys_than_fit_into_a_transaction() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let session = session_at(&format!("{}/?form=single", etcd.url()), LONGEST).await;
     let mut held = Vec::new();
     for _ in 0..130 {
@@ -46,7 +46,7 @@ async fn heartbeat_confirms_more_single_keys_than_fit_into_a_transaction() {
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_whose_list_is_too_long_reads_the_holds_by_name() {
     const NAME_BYTES: usize = 500_000;
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let session = session(&etcd, LONGEST).await;
     let held = [acquire(&session, &fresh_name()).await];
     let with_lease = PutOptions::new().with_lease(lease_of_only_session(&etcd));
@@ -61,7 +61,7 @@ async fn heartbeat_whose_list_is_too_long_reads_the_holds_by_name() {
 /// HTTP/2 pings find it. No request does: the session has nothing to send.
 #[tokio::test(flavor = "multi_thread")]
 async fn connection_that_falls_silent_is_replaced() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let _session = session_at(&url_through(&proxy), LONGEST).await;
     let accepted = proxy.counts().accepted;

@@ -2,10 +2,11 @@
 //! inspect the bytes of the requests, because a single server answers both kinds alike.
 
 use lockkit_core::backend::Backend;
-use lockkit_testbed::{Etcd, Proxy};
+use lockkit_testbed::Proxy;
 
 use crate::common::{
-    LONG, acquire, backend, bounded, enqueued, fresh_name, release, session, session_at, until, url_through,
+    LONG, acquire, backend, bounded, enqueued, fresh_name, own_server, release, session, session_at, until,
+    url_through,
 };
 
 /// What follows the sort target in a serializable `RangeRequest`, or its range if it is not sorted.
@@ -40,7 +41,7 @@ fn assert_linearizable(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn operators_observers_and_records_ask_the_leader() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let url = url_through(&proxy);
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
@@ -69,7 +70,7 @@ async fn operators_observers_and_records_ask_the_leader() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_reads_its_place_from_the_leader() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (holder, name) = (session(&etcd, LONG).await, fresh_name());
     let asking = session_at(&url_through(&proxy), LONG).await;

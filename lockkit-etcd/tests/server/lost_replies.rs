@@ -10,8 +10,8 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
 
 use crate::common::{
-    LONG, PendingClaim, acquire, bounded, cut, deliver_late, enqueued, fresh_name, is_gave_up, key_of,
-    key_of_grant, plain, queue, release, session, start, start_claim, start_with_proxy, txns, until,
+    LONG, OwnServer, PendingClaim, acquire, bounded, cut, deliver_late, enqueued, fresh_name, is_gave_up,
+    key_of, key_of_grant, plain, queue, release, session, start, start_claim, start_with_proxy, txns, until,
 };
 
 async fn late_copy_leaves_nothing(etcd: &Etcd, proxy: &Proxy, name: &LockName) {
@@ -42,7 +42,7 @@ async fn lose_reply_to_release(etcd: &Etcd, proxy: &Proxy, session: &Arc<dyn Ses
 }
 
 /// Starts a server with two clients; the first one is connected through a proxy.
-async fn start_with_other() -> (Etcd, Proxy, Arc<dyn Session>, Arc<dyn Session>, LockName) {
+async fn start_with_other() -> (OwnServer, Proxy, Arc<dyn Session>, Arc<dyn Session>, LockName) {
     let (etcd, proxy, first) = start_with_proxy().await;
     let other = session(&etcd, LONG).await;
     (etcd, proxy, first, other, fresh_name())

@@ -12,8 +12,8 @@ use lockkit_core::{
 use lockkit_testbed::{Etcd, Proxy};
 
 use crate::common::{
-    LONG, acquire, bounded, enqueued, fresh_name, key_of_grant, plain, queue, release, session, session_at,
-    until,
+    LONG, acquire, bounded, enqueued, fresh_name, key_of_grant, own_server, plain, queue, release, session,
+    session_at, until,
 };
 
 /// The shortest that the server grants.
@@ -49,7 +49,7 @@ async fn lease_of(etcd: &Etcd, grant: &Grant) -> i64 {
 
 /// Ends the holder after a pin; another client must be granted the lock neither before its end nor long after it.
 async fn next_is_granted_after_the_pin(end: impl AsyncFnOnce(&Etcd, Arc<dyn Session>, &Grant)) {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (one, other, name) = (session(&etcd, SHORT).await, session(&etcd, LONG).await, fresh_name());
     let held = acquire(&one, &name).await;
     let started = Instant::now();
@@ -103,7 +103,7 @@ async fn moved_back(etcd: &Etcd) -> (Arc<dyn Session>, Grant, Instant) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_that_is_left_after_its_key_was_moved_back_passes_on_at_the_end_of_its_pin() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (one, held, started) = moved_back(&etcd).await;
     let other = session(&etcd, LONG).await;
     let next = enqueued(&other, held.name()).await;
@@ -115,7 +115,7 @@ async fn lock_that_is_left_after_its_key_was_moved_back_passes_on_at_the_end_of_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn session_that_is_closed_before_the_end_of_a_pin_keeps_its_key() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, held, started) = moved_back(&etcd).await;
     bounded(session.close()).await.unwrap();
     let keys = etcd.keys(&queue(held.name())).unwrap();
@@ -126,7 +126,7 @@ async fn session_that_is_closed_before_the_end_of_a_pin_keeps_its_key() {
 async fn hold_longer_than_its_pin_stays_held() {
     const TTL: Duration = Duration::from_secs(3);
     const HELD: Duration = Duration::from_secs(9);
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, TTL).await, fresh_name());
     let (clock, held) = (Clock::boot(), acquire(&session, &name).await);
     let (of_session, started) = (lease_of(&etcd, &held).await, clock.now());
@@ -149,7 +149,7 @@ async fn hold_longer_than_its_pin_stays_held() {
 /// A full store renews leases, and refuses to move the key.
 #[tokio::test(flavor = "multi_thread")]
 async fn hold_is_not_believed_for_longer_than_the_lease_of_its_pin() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     let (clock, held) = (Clock::boot(), acquire(&session, &name).await);
     pin(&session, &held, SHORT).await;
@@ -164,7 +164,7 @@ async fn hold_is_not_believed_for_longer_than_the_lease_of_its_pin() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn release_of_a_pinned_hold_removes_its_key_and_its_lease() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     pin(&session, &held, LONG * 60).await;
@@ -179,7 +179,7 @@ async fn release_of_a_pinned_hold_removes_its_key_and_its_lease() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn close_ends_a_pin_whose_release_was_not_confirmed() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     // The close revokes the lease twice at most: both requests must not fail on a busy machine.
     let url = format!("etcd://{}/?request_timeout=20s", proxy.endpoint());
@@ -195,7 +195,7 @@ async fn close_ends_a_pin_whose_release_was_not_confirmed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pin_of_a_lost_hold_is_refused() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     etcd.delete(key_of_grant(&held)).unwrap();
@@ -205,7 +205,7 @@ async fn pin_of_a_lost_hold_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_key_ends_a_pinned_hold() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     pin(&session, &held, LONG * 60).await;

@@ -6,11 +6,11 @@ use lockkit_core::{
     LockName,
     backend::{Grant, Session},
 };
-use lockkit_testbed::{Direction, Etcd, Flow};
+use lockkit_testbed::{Direction, Flow};
 
 use crate::common::{
-    LONG, acquire, bounded, cut, deliver_late, fresh_name, key_of_grant, name, plain, release, session,
-    session_at, start_with_proxy, until,
+    LONG, acquire, bounded, cut, deliver_late, fresh_name, key_of_grant, name, own_server, plain, release,
+    session, session_at, start_with_proxy, until,
 };
 
 const KEEP: Duration = Duration::from_secs(300);
@@ -25,7 +25,7 @@ async fn write(session: &Arc<dyn Session>, grant: &Grant, record: &str) -> bool 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn record_outlives_the_session_that_wrote_it() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (one, other) = (session(&etcd, LONG).await, session(&etcd, LONG).await);
     let name = name("jobs/nightly");
     assert_eq!(read(&one, &name).await, None);
@@ -46,7 +46,7 @@ async fn record_outlives_the_session_that_wrote_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stale_writer_is_refused_before_the_next_one_has_written() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (one, other, name) = (session(&etcd, LONG).await, session(&etcd, LONG).await, fresh_name());
     let stale = acquire(&one, &name).await;
     assert!(write(&one, &stale, "a").await);
@@ -82,7 +82,7 @@ async fn late_copy_of_an_older_record_does_not_undo_a_newer_one() {
 /// Its lease is older than the record, by the time that the requests take.
 #[tokio::test(flavor = "multi_thread")]
 async fn record_is_kept_for_the_time_that_was_asked_for() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) =
         (session_at(&format!("{}/?request_timeout=20s", etcd.url()), LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
@@ -97,7 +97,7 @@ async fn record_is_kept_for_the_time_that_was_asked_for() {
 async fn record_that_the_server_refuses_leaves_no_lease() {
     /// More bytes than etcd accepts in a request.
     const TOO_LONG: usize = 1_700_000;
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (session, name) = (session(&etcd, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let (leases, record) = (etcd.leases().unwrap(), "x".repeat(TOO_LONG));

@@ -8,7 +8,8 @@ use tokio::{
 };
 
 use crate::common::{
-    LONG, PASSWORD, acquire, assert_error, backend, bounded, fresh_name, release, session_at, with_login,
+    LONG, PASSWORD, acquire, assert_error, backend, bounded, fresh_name, own_server, release, session_at,
+    with_login,
 };
 
 /// A port where nothing listens.
@@ -59,7 +60,7 @@ async fn port_of_another_server_is_recognised() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_server_that_was_tried_is_named_with_its_own_reason() {
     let redis = Redis::start().unwrap();
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     etcd.pause().unwrap();
     let url = format!("etcd://{CLOSED},{},{}/?request_timeout=500ms", redis.endpoint(), etcd.endpoint());
     let error = open(&url).await;
@@ -111,7 +112,7 @@ async fn login_that_does_not_fit_the_server_is_refused_with_the_reason() {
     assert_error(&wrong, ErrorKind::Denied, "authentication failed");
     assert!(!format!("{wrong:#} {wrong:?}").contains("wrong@"), "{wrong:?}");
 
-    let open_to_all = Etcd::start().unwrap();
+    let open_to_all = own_server();
     let unneeded = open(&format!("etcd://app:{PASSWORD}@{}", open_to_all.endpoint())).await;
     assert_error(&unneeded, ErrorKind::InvalidConfig, "authentication is not enabled at the server");
     assert!(!format!("{unneeded:#} {unneeded:?}").contains(PASSWORD), "{unneeded:?}");
@@ -127,7 +128,7 @@ async fn tls_on_one_side_only_is_recognised() {
     let error = open(&format!("etcd://{}", secure.endpoint())).await;
     assert_error(&error, ErrorKind::Unavailable, &format!("{}: wants TLS (etcds://", secure.endpoint()));
 
-    let (etcd, zookeeper) = (Etcd::start().unwrap(), ZooKeeper::start().unwrap());
+    let (etcd, zookeeper) = (own_server(), ZooKeeper::start().unwrap());
     for endpoint in [etcd.endpoint(), zookeeper.endpoint()] {
         let error = open(&authority.trusted_in(&format!("etcds://{endpoint}"))).await;
         assert_error(&error, ErrorKind::Unavailable, &format!("{endpoint}: "));

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use lockkit_core::backend::{Grant, Session};
-use lockkit_testbed::{Etcd, Proxy};
+use lockkit_testbed::Proxy;
 
 use crate::common::{
-    LONG, PendingClaim, acquire, earliest_recheck, enqueued, fresh_name, plain, queue, release, session,
-    sooner_than, start_with_proxy, until,
+    LONG, OwnServer, PendingClaim, acquire, earliest_recheck, enqueued, fresh_name, plain, queue, release,
+    session, sooner_than, start_with_proxy, until,
 };
 
 /// A server with two clients; the other one is connected through a proxy.
 pub(crate) struct Setting {
-    pub(crate) etcd: Etcd,
+    pub(crate) etcd: OwnServer,
     pub(crate) proxy: Proxy,
     pub(crate) one: Arc<dyn Session>,
     pub(crate) other: Arc<dyn Session>,

@@ -1,11 +1,11 @@
 //! Which member a release asks for its successor. The test inspects the bytes of the requests, because a single server
 //! answers serializable and linearizable reads alike.
 
-use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
+use lockkit_testbed::{Direction, Flow, Proxy};
 
 use crate::common::{
-    LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, release, session, session_at, until,
-    url_through,
+    LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, own_server, release, session, session_at,
+    until, url_through,
 };
 
 /// Part of a `RangeRequest` for the next key: ascending, by creation, serializable, keys only.
@@ -16,7 +16,7 @@ const FROM_THE_LEADER: &str = "(\u{1}0\u{2}@\u{1}";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn release_asks_any_member_first_and_the_leader_when_that_was_wrong() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (one, other) = (session_at(&url_through(&proxy), LONG).await, session(&etcd, LONG).await);
     let name = fresh_name();

@@ -3,7 +3,9 @@
 use lockkit_core::{Error, ErrorKind};
 use lockkit_testbed::{Certificates, Direction, Etcd, Flow, Proxy, ServerCertificate};
 
-use crate::common::{LONG, acquire, assert_error, backend, fresh_name, refusal_of, release, session_at};
+use crate::common::{
+    LONG, acquire, assert_error, backend, fresh_name, own_server, refusal_of, release, session_at,
+};
 
 /// Returns the error of opening a session with this URL.
 async fn refused(url: &str) -> Error {
@@ -58,7 +60,7 @@ async fn server_may_require_a_client_certificate() {
 #[tokio::test(flavor = "multi_thread")]
 async fn client_never_falls_back_to_a_connection_without_tls() {
     let authority = Certificates::new().unwrap();
-    let plain = Etcd::start().unwrap();
+    let plain = own_server();
     let proxy = Proxy::start(plain.endpoint()).unwrap();
     proxy.set(Direction::Requests, Flow::Hold);
     let url = authority.trusted_in(&format!("etcds://{}", proxy.endpoint()));

@@ -6,18 +6,18 @@ use lockkit_core::backend::{Loss, Renewal, Session};
 use lockkit_testbed::{Etcd, Message, Proxy};
 
 use crate::common::{
-    LONG, acquire, bounded, fresh_name, is_entry_gone, is_renewed, lease_of_only_session, plain, release,
-    session_at, start, start_with_proxy, url_through,
+    LONG, OwnServer, acquire, bounded, fresh_name, is_entry_gone, is_renewed, lease_of_only_session,
+    own_server, plain, release, session_at, start, start_with_proxy, url_through,
 };
 
 /// Starts a server with one session that receives no events.
-async fn without_events() -> (Etcd, Proxy, Arc<dyn Session>) {
+async fn without_events() -> (OwnServer, Proxy, Arc<dyn Session>) {
     without_events_in("").await
 }
 
 /// The same with these options.
-async fn without_events_in(options: &str) -> (Etcd, Proxy, Arc<dyn Session>) {
-    let etcd = Etcd::start().unwrap();
+async fn without_events_in(options: &str) -> (OwnServer, Proxy, Arc<dyn Session>) {
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let session = session_at(&format!("{}{options}", url_through(&proxy)), LONG).await;
     proxy.drop_messages(Message::Events, |_| true);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use lockkit_testbed::{Etcd, Message, Proxy};
+use lockkit_testbed::{Message, Proxy};
 
 use crate::common::{
-    LONGEST, acquire, bounded, enqueued, fresh_name, key_of, queue, release, session, session_at, until,
-    url_through,
+    LONGEST, acquire, bounded, enqueued, fresh_name, key_of, own_server, queue, release, session, session_at,
+    until, url_through,
 };
 
 /// A ttl with a re-check every 2 s.
@@ -15,7 +15,7 @@ const SHORT: Duration = Duration::from_secs(6);
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_waiters_ask_for_two_keys_each_and_keep_one_watch_per_client() {
     const WAITERS: usize = 20;
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (one, other, name) = (session(&etcd, LONGEST).await, session(&etcd, SHORT).await, fresh_name());
     let held = acquire(&one, &name).await;
     let mut waiting = Vec::new();
@@ -42,7 +42,7 @@ async fn idle_waiters_ask_for_two_keys_each_and_keep_one_watch_per_client() {
 /// A later claim, behind the waiter, reuses the predecessor's key; the waiter receives no events.
 #[tokio::test(flavor = "multi_thread")]
 async fn reused_key_is_not_taken_for_the_predecessor() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (one, other) = (session(&etcd, LONGEST).await, session_at(&url_through(&proxy), SHORT).await);
     let name = fresh_name();

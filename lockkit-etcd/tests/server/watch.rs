@@ -8,8 +8,8 @@ use lockkit_testbed::{Etcd, Message, Proxy};
 
 use crate::{
     common::{
-        LONG, PASSWORD, acquire, bounded, enqueued, fresh_name, plain, plain_as, queue, release, session,
-        session_at, sooner_than, start_with_proxy, until, with_login,
+        LONG, PASSWORD, acquire, bounded, enqueued, fresh_name, own_server, plain, plain_as, queue, release,
+        session, session_at, sooner_than, start_with_proxy, until, with_login,
     },
     elections::{elected, proclaim, sees, watch},
     setting::Setting,
@@ -281,7 +281,7 @@ async fn watch_wakes_after_its_stream_broke_and_its_history_was_compacted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_watch_is_cancelled_at_the_server() {
-    let etcd = Etcd::start().unwrap();
+    let etcd = own_server();
     let (observer, name) = (session(&etcd, LONG).await, fresh_name());
     let watchers = |count: u64| {
         let etcd = &etcd;

@@ -2,8 +2,6 @@
 //! programs and operators.
 
 use std::{
-    any::Any,
-    cell::RefCell,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -53,18 +51,7 @@ pub(crate) fn shared() -> &'static ZooKeeper {
 pub(crate) fn own_server() -> Arc<Taken<ZooKeeper>> {
     static SERVERS: Pool<ZooKeeper> = Pool::new();
     let options = ZooKeeperOptions { reap_every: Duration::from_secs(24 * 60 * 60), ..Default::default() };
-    until_the_thread_ends(SERVERS.take(ZooKeeper::clear, || ZooKeeper::start_with(options)).unwrap())
-}
-
-/// Keeps what a test has taken. Its thread ends after its runtime: until then, a client whose session was ended may
-/// connect once more, which would count as packets of the next test.
-fn until_the_thread_ends<S>(taken: Taken<S>) -> Arc<Taken<S>> {
-    thread_local! {
-        static KEPT: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
-    }
-    let taken = Arc::new(taken);
-    KEPT.with_borrow_mut(|kept| kept.push(Box::new(Arc::clone(&taken))));
-    taken
+    SERVERS.take(ZooKeeper::clear, || ZooKeeper::start_with(options)).unwrap().until_the_thread_ends()
 }
 
 /// Returns an ensemble for one test that delays or cuts its members, and kills none.
@@ -76,7 +63,7 @@ pub(crate) fn own_ensemble() -> Arc<Taken<ZooKeeperEnsemble>> {
         // Clients that were connected to the others are disconnected now.
         (0..ensemble.len()).try_for_each(|number| ensemble.member(number).clear())
     };
-    until_the_thread_ends(ENSEMBLES.take(clear, ZooKeeperEnsemble::start).unwrap())
+    ENSEMBLES.take(clear, ZooKeeperEnsemble::start).unwrap().until_the_thread_ends()
 }
 
 /// Returns the node of a lock whose name needs no encoding.

@@ -135,10 +135,29 @@ impl Gateway {
         self.post("/v3/maintenance/transfer-leadership", &target).map(drop)
     }
 
+    pub(super) fn delete_all(&self) -> Result<()> {
+        let (start, end) = range_of("");
+        let all = json!({ "key": STANDARD.encode(start), "range_end": STANDARD.encode(end) });
+        self.post("/v3/kv/deleterange", &all).map(drop)
+    }
+
     /// Returns how many leases there are.
     pub(super) fn leases(&self) -> Result<usize> {
-        let answer = self.post("/v3/lease/leases", &json!({}))?;
-        Ok(answer["leases"].as_array().map_or(0, Vec::len))
+        Ok(self.lease_ids()?.len())
+    }
+
+    /// Ends all leases. Returns how many there were.
+    pub(super) fn revoke_all(&self) -> Result<usize> {
+        let leases = self.lease_ids()?;
+        // One that has ended meanwhile is not found.
+        leases.iter().for_each(|id| drop(self.post("/v3/lease/revoke", &json!({ "ID": id }))));
+        Ok(leases.len())
+    }
+
+    fn lease_ids(&self) -> Result<Vec<Value>> {
+        let mut answer = self.post("/v3/lease/leases", &json!({}))?;
+        let leases = answer["leases"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        Ok(leases.into_iter().map(|mut lease| lease["ID"].take()).collect())
     }
 
     /// Compacts all history up to now.
@@ -153,6 +172,17 @@ impl Gateway {
         let member = self.status()?.member.to_string();
         let alarm = json!({ "action": action, "memberID": member, "alarm": "NOSPACE" });
         self.post("/v3/maintenance/alarm", &alarm).map(drop)
+    }
+
+    /// Clears all alarms, whichever member they name.
+    pub(super) fn clear_alarms(&self) -> Result<()> {
+        let raised = self.post("/v3/maintenance/alarm", &json!({ "action": "GET" }))?;
+        for alarm in raised["alarms"].as_array().into_iter().flatten() {
+            let (member, alarm) = (&alarm["memberID"], &alarm["alarm"]);
+            let clear = json!({ "action": "DEACTIVATE", "memberID": member, "alarm": alarm });
+            self.post("/v3/maintenance/alarm", &clear)?;
+        }
+        Ok(())
     }
 
     /// Sets a user's password. This invalidates the user's logins, even when the password stays the same.

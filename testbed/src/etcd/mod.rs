@@ -1,5 +1,6 @@
 //! One etcd server; in the folder, a cluster of them.
 
+mod clear;
 mod cluster;
 mod gateway;
 

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockkit_testbed::Etcd;
+use lockkit_testbed::{Etcd, until};
 
 use crate::process::{pid_in, state_of, testbed};
 
@@ -48,6 +48,31 @@ fn paused_server_answers_again_after_resume() {
     assert_eq!(state_of(etcd.pid().unwrap()), Some('T'));
     etcd.resume().unwrap();
     assert_eq!(etcd.keys("").unwrap(), [""; 0]);
+}
+
+#[test]
+fn leases_keys_and_alarms_are_cleared_once_no_client_is_left() {
+    let etcd = Etcd::start().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let watch = runtime.block_on(async {
+        let mut client = etcd_client::Client::connect([etcd.endpoint()], None).await.unwrap();
+        let lease = client.lease_grant(600, None).await.unwrap().id();
+        let leased = etcd_client::PutOptions::new().with_lease(lease);
+        client.put("leased", "", Some(leased)).await.unwrap();
+        client.watch("key", None).await.unwrap()
+    });
+    etcd.put("key", "").unwrap();
+    etcd.set_no_space(true).unwrap();
+    std::thread::scope(|scope| {
+        let clearing = scope.spawn(|| etcd.clear());
+        until("leases are ended", || etcd.leases().unwrap() == 0);
+        assert_eq!(etcd.keys("").unwrap(), ["key"], "a client still watches");
+        drop((watch, runtime));
+        clearing.join().unwrap().unwrap();
+    });
+    assert_eq!((etcd.keys("").unwrap(), etcd.leases().unwrap()), (Vec::new(), 0));
+    assert_eq!(etcd.metrics().unwrap().streams(), 0);
+    etcd.put("a", "1").unwrap();
 }
 
 #[test]
