@@ -1,8 +1,8 @@
 //! `cargo xtask test`: every check of the project.
 //!
-//! The fastest checks run first. Once everything is built, test programs run side by side, as most of them wait for
-//! servers and ttls. What only computes (checks that compile, models) uses the time that they leave: one check at a time, as
-//! cargo would make them wait for each other anyway, and one model.
+//! Once everything is built, test programs run side by side, as most of them wait for servers and ttls. What only computes
+//! (checks, the fastest first, and models) uses the time that they leave: one check at a time, as cargo would make those
+//! that compile wait for each other anyway, and one model.
 
 use std::{env, process::Command, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     project::Project,
     repeat::Repetition,
     report::Report,
-    setup, tidy,
+    setup,
 };
 
 const FORMAT: &str = "fmt --all --check";
@@ -93,10 +93,6 @@ pub(crate) fn run(project: &Project, repetition: Repetition) -> Result<()> {
     if !report.step("set-up", |_| setup::install_servers()) {
         return report.close();
     }
-    if repetition.runs.is_none() {
-        report.step("tidy", |_| tidy::run(project));
-        report.step("fmt", |_| project::run(&mut project.cargo(FORMAT)));
-    }
     let mut built = Vec::new();
     let build_and_clippy = |_: &mut _| {
         built = programs::build(project)?;
@@ -119,13 +115,18 @@ pub(crate) fn run(project: &Project, repetition: Repetition) -> Result<()> {
         };
     }
     let (models, programs) = programs(&built)?;
-    let computing = [cargo(project), models].map(at_lowest_priority);
+    let computing = [checks(project)?, models].map(at_lowest_priority);
     let mut processors = Processors::default();
     jobs::run(computing, programs, PROGRAMS, &logs, || processors.were_idle(), |ended| report.ended(ended))?;
     report.close()
 }
 
-fn cargo(project: &Project) -> Vec<Job> {
+/// What checks the text, and then what compiles.
+fn checks(project: &Project) -> Result<Vec<Job>> {
+    let mut tidy = Command::new(env::current_exe()?);
+    tidy.arg("tidy").current_dir(project.root());
+    let tidy = Job { name: "tidy".to_owned(), command: tidy };
+    let format = Job { name: "fmt".to_owned(), command: project.cargo(FORMAT) };
     let job = |(name, arguments): (&str, &str)| {
         let mut command = project.cargo(arguments);
         // They use the libraries of the build.
@@ -134,7 +135,7 @@ fn cargo(project: &Project) -> Vec<Job> {
         command.env("DOCUMENTATION", project.root().join("target/doc"));
         Job { name: name.to_owned(), command }
     };
-    CARGO.map(job).into()
+    Ok([tidy, format].into_iter().chain(CARGO.map(job)).collect())
 }
 
 fn at_lowest_priority(jobs: Vec<Job>) -> Vec<Job> {
