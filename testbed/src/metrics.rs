@@ -56,9 +56,17 @@ impl Metrics {
 
     /// etcd: open streams, of watches and heartbeats.
     pub fn streams(&self) -> u64 {
-        let bidi = ["grpc_type=\"bidi_stream\""];
-        let started = self.sum("grpc_server_started_total", &bidi);
-        started.saturating_sub(self.sum("grpc_server_handled_total", &bidi))
+        self.calls_of(&["grpc_type=\"bidi_stream\""])
+    }
+
+    /// etcd: open streams, and requests that are not answered yet.
+    pub fn calls(&self) -> u64 {
+        self.calls_of(&[])
+    }
+
+    fn calls_of(&self, labels: &[&str]) -> u64 {
+        let started = self.sum("grpc_server_started_total", labels);
+        started.saturating_sub(self.sum("grpc_server_handled_total", labels))
     }
 
     /// ZooKeeper: packets from clients, including pings and requests for these counters.

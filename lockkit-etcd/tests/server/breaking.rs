@@ -134,7 +134,7 @@ async fn handoff_of(etcd: &Etcd, key: &str) -> String {
 /// The hold that an operator has seen has ended, and the same client holds the lock again, with the same key.
 #[tokio::test(flavor = "multi_thread")]
 async fn inspection_that_is_outdated_breaks_nobody() {
-    let etcd = own_server();
+    let etcd = Etcd::start().unwrap();
     for options in ["", "?form=single", "?names=raw&guard=/locks/", "?form=rpc"] {
         let url = format!("{}/{options}", etcd.url());
         let (session, admin, name) = (session_at(&url, LONGEST).await, backend(&url), fresh_name());
@@ -225,7 +225,7 @@ async fn break_without_a_reply_is_repeated_and_breaks_nobody_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn holders_of_other_programs_can_be_broken() {
-    let etcd = own_server();
+    let etcd = Etcd::start().unwrap();
     for options in ["", "?form=rpc"] {
         let url = format!("{}/{options}", etcd.url());
         let (session, admin, name) = (session_at(&url, LONGEST).await, backend(&url), fresh_name());
@@ -285,7 +285,7 @@ async fn pinned_entry_of_a_client_that_left_can_be_broken() {
 /// The holder uses the Lock RPC and watches nothing: its heartbeat finds the loss.
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_holder_of_the_rpc_learns_by_its_heartbeat() {
-    let etcd = own_server();
+    let etcd = Etcd::start().unwrap();
     let url = format!("{}/?form=rpc", etcd.url());
     let (one, other): (Arc<dyn Session>, _) =
         (session_at(&url, LONGEST).await, session(&etcd, LONGEST).await);

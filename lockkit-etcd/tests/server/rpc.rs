@@ -10,8 +10,8 @@ use lockkit_core::{
 use lockkit_testbed::{Etcd, Proxy};
 
 use crate::common::{
-    LONG, acquire, bounded, cut, enqueued, fresh_name, is_gave_up, own_server, plain, queue, release,
-    session, session_at, shared, start, try_acquire, until, url_through,
+    LONG, acquire, bounded, cut, enqueued, fresh_name, is_gave_up, plain, queue, release, session,
+    session_at, shared, start, try_acquire, until, url_through,
 };
 
 async fn rpc_session(etcd: &Etcd) -> Arc<dyn Session> {
@@ -52,7 +52,7 @@ async fn lifetime_of_a_grant_starts_with_the_request_of_its_lease() {
 /// The RPC that waits is aborted, and its lease is revoked.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_that_gives_up_leaves_neither_key_nor_lease() {
-    let etcd = own_server();
+    let etcd = Etcd::start().unwrap();
     let (session, name) = (rpc_session(&etcd).await, fresh_name());
     let held = acquire(&session, &name).await;
     let waiting = start(&session, &name);
@@ -69,7 +69,7 @@ async fn waiter_that_gives_up_leaves_neither_key_nor_lease() {
 /// The server deletes the key of a wait whose connection has broken. The claim starts again behind the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_whose_connection_breaks_starts_again() {
-    let etcd = own_server();
+    let etcd = Etcd::start().unwrap();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
     let (one, other) =
         (rpc_session(&etcd).await, session_at(&format!("{}&form=rpc", url_through(&proxy)), LONG).await);
@@ -93,7 +93,7 @@ async fn waiter_whose_connection_breaks_starts_again() {
 /// etcd 3.4 answers the RPC although the key of the waiter is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_whose_key_was_deleted_is_not_granted_on_it() {
-    let etcd = own_server();
+    let etcd = Etcd::start().unwrap();
     let (session, name) = (rpc_session(&etcd).await, fresh_name());
     let held = acquire(&session, &name).await;
     let waiting = start(&session, &name);
@@ -130,7 +130,7 @@ fn oldest() -> etcd_client::GetOptions {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_renews_waiters_and_finds_a_revoked_lease() {
-    let etcd = own_server();
+    let etcd = Etcd::start().unwrap();
     let (session, name) = (rpc_session(&etcd).await, fresh_name());
     let held = acquire(&session, &name).await;
     let kept = acquire(&session, &fresh_name()).await;
@@ -154,7 +154,7 @@ async fn heartbeat_renews_waiters_and_finds_a_revoked_lease() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn close_revokes_every_lease() {
-    let etcd = own_server();
+    let etcd = Etcd::start().unwrap();
     let (session, name) = (rpc_session(&etcd).await, fresh_name());
     let held = acquire(&session, &name).await;
     let waiting = enqueued(&session, &name).await;

@@ -8,14 +8,14 @@ use super::Etcd;
 use crate::wait::poll;
 
 /// How long clients whose test has just ended may stay connected.
-const LEAVE_MAX: Duration = Duration::from_secs(5);
+const LEAVE_MAX: Duration = Duration::from_secs(2);
 
 /// Pause between two looks whether they are gone.
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 impl Etcd {
-    /// Clears alarms, ends all leases, and deletes all keys once no client has a stream. Revisions and counters go on, and what was
-    /// compacted stays compacted.
+    /// Clears alarms, and once no request or stream of a client is left, ends all leases and deletes all keys. Revisions
+    /// and counters go on, and what was compacted stays compacted.
     ///
     /// # Errors
     ///
@@ -30,8 +30,8 @@ impl Etcd {
         self.gateway.delete_all()
     }
 
-    /// Ends all leases. Returns whether there was none, and no stream.
+    /// Ends all leases. Returns whether there was none, and no request or stream before that: one could grant another.
     fn is_unused(&self) -> Result<bool> {
-        Ok(self.gateway.revoke_all()? == 0 && self.metrics()?.streams() == 0)
+        Ok(self.metrics()?.calls() == 0 && self.gateway.revoke_all()? == 0)
     }
 }
