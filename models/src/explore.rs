@@ -8,33 +8,32 @@ use std::{
 
 use stateright::{Expectation, Model};
 
-use crate::walk::{Until, Walk};
+use crate::{
+    frame::EVENTUALLY,
+    walk::{Until, Walk},
+};
 
 /// A protocol as a model, with all of its safety steps or without one.
 pub trait Protocol:
     Model<
         State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
-        Action: Clone + Debug + PartialEq + Send + Sync,
+        Action: Fairness<Self> + Clone + Debug + PartialEq + Send + Sync,
     > + Clone
     + Send
     + Sync
     + 'static
 {
-    /// A safety step that can be removed.
-    type Step: Copy + Debug + PartialEq + Send + Sync + 'static;
+    /// The steps that can be removed.
+    type Step: SafetyStep;
 
     /// The name of the model.
     const NAME: &'static str;
 
     /// The name of the liveness property: every fair run reaches a settled state.
-    const EVENTUALLY: &'static str;
+    const EVENTUALLY: &'static str = EVENTUALLY;
 
     /// Whether nothing waits in this state.
     fn is_settled(&self, state: &Self::State) -> bool;
-
-    /// Whether this action is taken eventually if it is possible again and again. Callers that start or give up are not
-    /// fair in this sense, nor are faults.
-    fn is_fair(&self, state: &Self::State, action: &Self::Action) -> bool;
 
     /// The names of the scenes in which the full protocol is explored.
     const SCENES: &'static [&'static str];
@@ -42,11 +41,21 @@ pub trait Protocol:
     /// More scenes, which take longer than a test may.
     const LONG_SCENES: &'static [&'static str];
 
-    /// For every step the property that breaks without it, and a scene in which it does.
-    const REMOVALS: &'static [(Self::Step, &'static str, &'static str)];
-
     /// The protocol with all steps or without one, in the scene of this name.
     fn scene(name: &'static str, without: Option<Self::Step>) -> Self;
+}
+
+/// An action of a model.
+pub trait Fairness<M: Model> {
+    /// Whether it is taken eventually if it is possible again and again. Callers that start or give up are not fair in
+    /// this sense, nor are faults.
+    fn is_fair(&self, model: &M, state: &M::State) -> bool;
+}
+
+/// A safety step that can be removed.
+pub trait SafetyStep: Copy + Debug + PartialEq + Send + Sync + 'static {
+    /// For every step the property that breaks without it, and a scene in which it does.
+    const REMOVALS: &'static [(Self, &'static str, &'static str)];
 }
 
 /// What an exploration found.
@@ -124,7 +133,7 @@ pub fn full_protocol<M: Protocol>() -> Result<Vec<(&'static str, Explored)>, Str
 ///
 /// The property holds without the step.
 pub fn without<M: Protocol>(step: M::Step) -> Result<Violation, String> {
-    let (_, property, scene) = M::REMOVALS
+    let (_, property, scene) = M::Step::REMOVALS
         .iter()
         .find(|(removed, ..)| *removed == step)
         .ok_or_else(|| format!("no removal of {step:?}"))?;

@@ -160,6 +160,12 @@ impl Tokens {
     }
 }
 
+/// Properties of several models.
+pub(crate) const TOKENS_RISE: &str = "tokens are unique and rise";
+pub(crate) const IN_ORDER: &str = "first come, first served";
+pub(crate) const NO_ORPHAN: &str = "no orphan at rest";
+pub(crate) const EVENTUALLY: &str = "eventually every claim is granted or ends";
+
 /// A property that the model itself finds broken: an action writes its name into the state's `broken`.
 macro_rules! recorded {
     ($name:expr) => {
@@ -177,7 +183,10 @@ macro_rules! steps {
             $($(#[$doc])* $step,)+
         }
 
-        const REMOVALS: &[(Step, &str, &str)] = &[$((Step::$step, $property, $scene)),+];
+        impl $crate::explore::SafetyStep for Step {
+            const REMOVALS: &'static [(Self, &'static str, &'static str)] =
+                &[$((Self::$step, $property, $scene)),+];
+        }
     };
 }
 pub(crate) use steps;

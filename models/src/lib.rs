@@ -14,7 +14,7 @@
 //! * *Time* is left out, except in the keeper's model: a lifetime may end at any moment, unless a step of the protocol
 //!   requires something else before. The contents of values are left out as well.
 //! * *Loss* and other faults happen at any moment, as often as the scene allows (`frame.rs`).
-//! * *Liveness* assumes strong fairness of the steps that a model names ([`explore::Protocol::is_fair`]).
+//! * *Liveness* assumes strong fairness of the steps that a model names ([`explore::Fairness::is_fair`]).
 //!
 //! `cargo run -p lockkit-models` prints the table and, with a model's name, the counterexamples.
 

@@ -6,7 +6,7 @@
 use lockkit_models::{
     etcd::Etcd,
     etcd_modes::EtcdModes,
-    explore::{Protocol, explore, hunt},
+    explore::{Protocol, SafetyStep as _, explore, hunt},
     keeper::Keeper,
     redis::Redis,
     redis_modes::RedisModes,
@@ -51,7 +51,7 @@ fn show<M: Protocol>(arguments: &Arguments) {
         show_scenes::<M>(M::SCENES);
         show_scenes::<M>(if arguments.long { M::LONG_SCENES } else { &[] });
     }
-    for (step, property, scene) in M::REMOVALS {
+    for (step, property, scene) in M::Step::REMOVALS {
         let model = M::scene(scene, Some(*step));
         let step = format!("{step:?}");
         if arguments.step.as_ref().is_some_and(|selected| *selected != step) {

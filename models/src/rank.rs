@@ -12,7 +12,7 @@ pub(crate) type Domain = usize;
 /// Maximum number of domains in a state.
 const DOMAINS_MAX: usize = 8;
 
-/// The ranks that occur in a domain, a bit for each. None is above 63.
+/// The ranks that occur in a domain, a bit for each.
 type Ranks = u64;
 
 /// A value that contains ranks.
@@ -24,7 +24,10 @@ pub(crate) trait Ranked {
 /// Replaces all ranks by the smallest ones in the same order. Returns the highest rank of each domain.
 pub(crate) fn compress(ranked: &mut impl Ranked) -> [Rank; DOMAINS_MAX] {
     let mut occurring: [Ranks; DOMAINS_MAX] = [0; DOMAINS_MAX];
-    ranked.each_rank(&mut |domain, rank| occurring[domain] |= 1 << *rank);
+    ranked.each_rank(&mut |domain, rank| {
+        assert!(u32::from(*rank) < Ranks::BITS, "a rank has no bit");
+        occurring[domain] |= 1 << *rank;
+    });
     // A rank becomes the number of those that occur and are not above it; 0 does not count.
     let counted = occurring.map(|ranks| ranks & !1);
     ranked.each_rank(&mut |domain, rank| *rank = (counted[domain] << (63 - *rank)).count_ones() as Rank);

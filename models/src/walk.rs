@@ -2,7 +2,7 @@
 //!
 //! stateright checks what must *always* be true. It checks what must be true *eventually* on paths without cycles only
 //! (see its documentation of `Property::eventually`), and a protocol whose waiters re-check has cycles. So the states
-//! are visited here, and the fair actions between them ([`Protocol::is_fair`]) are recorded.
+//! are visited here, and the fair actions between them ([`Fairness::is_fair`]) are recorded.
 //!
 //! Strong fairness is assumed: a fair action that is possible again and again is taken eventually. In a finite graph a
 //! fair run enters a strongly connected component that no fair action leaves, and visits all of its states (Baier and
@@ -19,7 +19,7 @@ use std::{
 use foldhash::quality::FixedState;
 use stateright::{Expectation, Property};
 
-use crate::explore::{Protocol, Violation};
+use crate::explore::{Fairness, Protocol, Violation};
 
 /// The position of a state in the order of discovery.
 type Number = u32;
@@ -137,7 +137,7 @@ impl<'m, M: Protocol> Walk<'m, M> {
         let mut actions = Vec::new();
         self.model.actions(state, &mut actions);
         for action in actions {
-            let fair = !self.settled[number as usize] && self.model.is_fair(state, &action);
+            let fair = !self.settled[number as usize] && action.is_fair(self.model, state);
             let Some(then) = self.model.next_state(state, action) else { continue };
             let (reached, new) = self.enter(&then, number);
             if fair {

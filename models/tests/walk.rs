@@ -1,7 +1,7 @@
 //! How models are explored: as stateright's own checker does it, with a check of liveness.
 
 use lockkit_models::{
-    explore::{Protocol, explore},
+    explore::{Fairness, Protocol, SafetyStep, explore},
     redis::Redis,
 };
 use stateright::{Checker, Model, Property};
@@ -44,8 +44,22 @@ impl Model for Wanderer {
     }
 }
 
+impl Fairness<Wanderer> for u8 {
+    fn is_fair(&self, wanderer: &Wanderer, _: &u8) -> bool {
+        *self != 3 || wanderer.leaves
+    }
+}
+
+/// It has no safety steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum NoStep {}
+
+impl SafetyStep for NoStep {
+    const REMOVALS: &'static [(Self, &'static str, &'static str)] = &[];
+}
+
 impl Protocol for Wanderer {
-    type Step = ();
+    type Step = NoStep;
     const NAME: &'static str = "wanderer";
     const EVENTUALLY: &'static str = ARRIVES;
 
@@ -53,15 +67,10 @@ impl Protocol for Wanderer {
         *place == 3
     }
 
-    fn is_fair(&self, _: &u8, next: &u8) -> bool {
-        *next != 3 || self.leaves
-    }
-
     const SCENES: &'static [&'static str] = &[];
     const LONG_SCENES: &'static [&'static str] = &[];
-    const REMOVALS: &'static [((), &'static str, &'static str)] = &[];
 
-    fn scene(name: &'static str, _: Option<()>) -> Self {
+    fn scene(name: &'static str, _: Option<NoStep>) -> Self {
         Self { leaves: name.contains("leaves"), has_trap: name.contains("trap") }
     }
 }

@@ -25,7 +25,7 @@
 
 use crate::{
     few::Few,
-    frame::{CLAIMS, ClaimNo, Faults, Tokens, steps},
+    frame::{CLAIMS, ClaimNo, EVENTUALLY, Faults, IN_ORDER, NO_ORPHAN, TOKENS_RISE, Tokens, steps},
     rank::{self, Domain, Rank, Ranked},
     scope::Scope,
 };
@@ -54,12 +54,8 @@ const KEYS: usize = CLAIMS + 1;
 const OTHERS: usize = KEYS - 1;
 
 const ONE_HOLDER: &str = "one holder at a time";
-const TOKENS_RISE: &str = "tokens are unique and rise";
-const IN_ORDER: &str = "first come, first served";
 const NO_FOREIGN_DELETE: &str = "no claim deletes another claim's key";
 const FIRST_FINDS_NO_KEY: &str = "an enqueue without unanswered copies finds no key of its claim";
-const NO_ORPHAN: &str = "no orphan at rest";
-const EVENTUALLY: &str = "eventually every claim is granted or ends";
 
 /// The last claim is a try.
 const TRY: &str = "a try";

@@ -1,4 +1,7 @@
 //! The scenes, and what liveness means.
+//!
+//! Fair is that requests are executed and answered, handoffs arrive, holders release, and the lease of an ended session
+//! expires.
 
 use super::*;
 use crate::explore::Protocol;
@@ -6,7 +9,6 @@ use crate::explore::Protocol;
 impl Protocol for Etcd {
     type Step = Step;
     const NAME: &'static str = "etcd queue";
-    const EVENTUALLY: &'static str = EVENTUALLY;
     const SCENES: &'static [&'static str] = &[
         "2 x 2",
         "2 + 1, a try, cancel",
@@ -31,7 +33,6 @@ impl Protocol for Etcd {
         "2 x 2, lost, cancel",
         "2 x 2, operator",
     ];
-    const REMOVALS: &'static [(Step, &'static str, &'static str)] = REMOVALS;
 
     fn scene(name: &'static str, without: Option<Step>) -> Self {
         Scope::named(name, &[TRY], without)
@@ -41,10 +42,5 @@ impl Protocol for Etcd {
     fn is_settled(&self, state: &State) -> bool {
         let settled = |claim: &Claim| matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended);
         state.broken.is_some() || state.claims.iter().all(settled)
-    }
-
-    /// Requests are executed and answered, handoffs arrive, holders release, and the lease of an ended session expires.
-    fn is_fair(&self, state: &State, action: &Action) -> bool {
-        action.is_fair(self, state)
     }
 }

@@ -18,7 +18,7 @@
 //! part of the queue: here every read is of all keys.
 
 use crate::{
-    frame::{CLAIMS, ClaimNo, Faults, steps},
+    frame::{CLAIMS, ClaimNo, EVENTUALLY, Faults, steps},
     modes::{self, Mode, READ_WRITE},
     rank::{self, Domain, Rank, Ranked},
     scope::Scope,
@@ -44,7 +44,6 @@ const CLIENTS: usize = 2;
 const LIMITS: &str = "no more holders than each of them allows";
 const TOKENS_RISE: &str = "tokens rise between claims that exclude each other";
 const IN_ORDER: &str = "no claim overtakes one that must wait";
-const EVENTUALLY: &str = "eventually every claim is granted or ends";
 
 /// Waiters do not re-check.
 const HANDOFFS_ALONE: &str = "handoffs alone";

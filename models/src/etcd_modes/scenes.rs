@@ -1,4 +1,7 @@
 //! The scenes, and what liveness means.
+//!
+//! Fair is that requests are executed and answered, handoffs arrive, holders release, and the lease of an ended session
+//! expires.
 
 use super::*;
 use crate::explore::Protocol;
@@ -6,7 +9,6 @@ use crate::explore::Protocol;
 impl Protocol for EtcdModes {
     type Step = Step;
     const NAME: &'static str = "etcd modes";
-    const EVENTUALLY: &'static str = EVENTUALLY;
     const SCENES: &'static [&'static str] = &[
         "2 x 2, read-write, handoffs alone",
         "2 + 1, handoffs alone, lost",
@@ -23,7 +25,6 @@ impl Protocol for EtcdModes {
         "2 + 1, two lost, cancel",
         "2 + 1, lost, operator",
     ];
-    const REMOVALS: &'static [(Step, &'static str, &'static str)] = REMOVALS;
 
     fn scene(name: &'static str, without: Option<Step>) -> Self {
         Scope::named(name, &[READ_WRITE, HANDOFFS_ALONE], without)
@@ -33,10 +34,5 @@ impl Protocol for EtcdModes {
     fn is_settled(&self, state: &State) -> bool {
         let settled = |claim: &Claim| matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended);
         state.broken.is_some() || state.claims.iter().all(settled)
-    }
-
-    /// Requests are executed and answered, handoffs arrive, holders release, and the lease of an ended session expires.
-    fn is_fair(&self, state: &State, action: &Action) -> bool {
-        action.is_fair(self, state)
     }
 }

@@ -1,4 +1,7 @@
 //! The scenes, and what liveness means.
+//!
+//! Fair is that tasks proceed, the server answers, and guards are dropped. Time passes, but a due heartbeat is never late
+//! for it: a session that can be kept is kept.
 
 use super::*;
 use crate::explore::Protocol;
@@ -19,7 +22,6 @@ impl Protocol for Keeper {
     ];
     const LONG_SCENES: &'static [&'static str] =
         &["2 x 2, one session, lost", "2 x 2, one session, revoked", "2 x 2, the second tries, one session"];
-    const REMOVALS: &'static [(Step, &'static str, &'static str)] = REMOVALS;
 
     fn scene(name: &'static str, without: Option<Step>) -> Self {
         Scope::named(name, &[ONE_SESSION, SECOND_TRIES, RELEASES_REFUSED], without)
@@ -30,11 +32,5 @@ impl Protocol for Keeper {
         let waits = state.callers.iter().any(|caller| caller.waits_for().is_some());
         let next = !self.is(ONE_SESSION) && !state.sessions[1].ended;
         state.broken.is_some() || !waits || state.current.is_none() && !next
-    }
-
-    /// Tasks proceed, the server answers, guards are dropped. Time passes, but a due heartbeat is never late for it: a
-    /// session that can be kept is kept.
-    fn is_fair(&self, state: &State, action: &Action) -> bool {
-        action.is_fair(self, state)
     }
 }

@@ -24,7 +24,7 @@
 
 use crate::{
     few::Few,
-    frame::{CLAIMS, ClaimNo, Faults, Tokens, steps},
+    frame::{CLAIMS, ClaimNo, EVENTUALLY, Faults, IN_ORDER, NO_ORPHAN, TOKENS_RISE, Tokens, steps},
     rank::{self, Domain, Rank, Ranked},
     scope::Scope,
 };
@@ -44,14 +44,10 @@ const TOKEN: Domain = 0;
 const LAPSED_MAX: usize = 1;
 
 const ONE_HOLDER: &str = "one holder at a time, without a failover";
-const TOKENS_RISE: &str = "tokens are unique and rise";
-const IN_ORDER: &str = "first come, first served";
 const NO_FOREIGN_RELEASE: &str = "no claim releases another claim's lock";
 const NO_STALE_RENEWAL: &str = "a heartbeat renews no other grant";
 const NO_FORMER_GRANT: &str = "a claim that waits at the new master is not granted by the former one";
-const NO_ORPHAN: &str = "no orphan at rest";
 const NOT_TURNED_AWAY: &str = "no claim with the lock or a queue entry is rejected";
-const EVENTUALLY: &str = "eventually every claim is granted or ends";
 
 /// Waiters are notified that they are next.
 const NOTIFIED: &str = "notified";

@@ -1,4 +1,6 @@
 //! The scenes, and what liveness means.
+//!
+//! Fair is that scripts run, answers arrive, holders release, and the entries of dead clients lapse.
 
 use super::*;
 use crate::explore::Protocol;
@@ -6,7 +8,6 @@ use crate::explore::Protocol;
 impl Protocol for Redis {
     type Step = Step;
     const NAME: &'static str = "redis queue";
-    const EVENTUALLY: &'static str = EVENTUALLY;
     const SCENES: &'static [&'static str] = &[
         "2 + 1, notified, lost, death",
         "2 + 1, pushed, lost, lapse",
@@ -28,7 +29,6 @@ impl Protocol for Redis {
         "2 + 1, lost, failover",
     ];
     const LONG_SCENES: &'static [&'static str] = &["2 x 2, failover", "2 x 2, lost, cancel"];
-    const REMOVALS: &'static [(Step, &'static str, &'static str)] = REMOVALS;
 
     fn scene(name: &'static str, without: Option<Step>) -> Self {
         Scope::named(name, &[NOTIFIED, PUSHED], without)
@@ -39,10 +39,5 @@ impl Protocol for Redis {
         let settled =
             |claim: &Claim| matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended | Phase::Dead);
         state.broken.is_some() || state.claims.iter().all(settled)
-    }
-
-    /// Scripts run, answers arrive, holders release, and the entries of dead clients lapse.
-    fn is_fair(&self, state: &State, action: &Action) -> bool {
-        action.is_fair(self, state)
     }
 }

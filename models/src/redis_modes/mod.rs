@@ -20,7 +20,7 @@
 
 use crate::{
     few::Few,
-    frame::{CLAIMS, ClaimNo, Faults, Tokens, steps},
+    frame::{CLAIMS, ClaimNo, EVENTUALLY, Faults, NO_ORPHAN, TOKENS_RISE, Tokens, steps},
     modes::{self, Mode, READ_WRITE},
     rank::{self, Domain, Rank, Ranked},
     scope::Scope,
@@ -39,11 +39,8 @@ type Token = Rank;
 const TOKEN: Domain = 0;
 
 const LIMITS: &str = "no more holders than each of them allows";
-const TOKENS_RISE: &str = "tokens are unique and rise";
 const IN_ORDER: &str = "no claim overtakes one that must wait";
 const SERVED: &str = "no script leaves a waiter that is admitted";
-const NO_ORPHAN: &str = "no orphan at rest";
-const EVENTUALLY: &str = "eventually every claim is granted or ends";
 
 /// Waiters confirm after a message only.
 const MESSAGES_ALONE: &str = "messages alone";

@@ -1,4 +1,6 @@
 //! The scenes, and what liveness means.
+//!
+//! Fair is that scripts run, messages arrive, holders release, and the entries of dead clients end.
 
 use super::*;
 use crate::explore::Protocol;
@@ -6,7 +8,6 @@ use crate::explore::Protocol;
 impl Protocol for RedisModes {
     type Step = Step;
     const NAME: &'static str = "redis modes";
-    const EVENTUALLY: &'static str = EVENTUALLY;
     const SCENES: &'static [&'static str] = &[
         "2 + 1, messages alone",
         "2 + 1, messages alone, lost",
@@ -21,7 +22,6 @@ impl Protocol for RedisModes {
         "2 x 2, messages alone",
         "2 + 1, lost, lapse, death",
     ];
-    const REMOVALS: &'static [(Step, &'static str, &'static str)] = REMOVALS;
 
     fn scene(name: &'static str, without: Option<Step>) -> Self {
         Scope::named(name, &[READ_WRITE, MESSAGES_ALONE], without)
@@ -32,10 +32,5 @@ impl Protocol for RedisModes {
         let settled =
             |claim: &Claim| matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended | Phase::Dead);
         state.broken.is_some() || state.claims.iter().all(settled)
-    }
-
-    /// Scripts run, messages arrive, holders release, and the entries of dead clients end.
-    fn is_fair(&self, state: &State, action: &Action) -> bool {
-        action.is_fair(self, state)
     }
 }

@@ -1,4 +1,7 @@
 //! The scenes, and what liveness means.
+//!
+//! Fair is that requests are executed, claims without a majority give up, keys of ended claims expire, and clients bring
+//! nodes back. Holders need not release, but a hold whose heartbeat no majority answers ends with its deadline.
 
 use super::*;
 use crate::explore::Protocol;
@@ -27,7 +30,6 @@ impl Protocol for Redlock {
         "1 + 1, two restarts, lost",
         "2 + 1, lost, restart",
     ];
-    const REMOVALS: &'static [(Step, &'static str, &'static str)] = REMOVALS;
 
     fn scene(name: &'static str, without: Option<Step>) -> Self {
         Scope::named(name, &[COUNTERS_APART, CLOCKS_APART], without)
@@ -37,11 +39,5 @@ impl Protocol for Redlock {
     fn is_settled(&self, state: &State) -> bool {
         let emptied = state.nodes.iter().filter(|node| node.unmarked).count();
         state.broken.is_some() || emptied == 0 || NODES - emptied < MAJORITY
-    }
-
-    /// Requests are executed, claims without a majority give up, keys of ended claims expire, clients bring nodes back.
-    /// Holders need not release, but a hold whose heartbeat no majority answers ends with its deadline.
-    fn is_fair(&self, state: &State, action: &Action) -> bool {
-        action.is_fair(self, state)
     }
 }

@@ -24,7 +24,7 @@
 
 use crate::{
     few::Few,
-    frame::{CLAIMS, ClaimNo, Faults, Tokens, steps},
+    frame::{CLAIMS, ClaimNo, EVENTUALLY, Faults, IN_ORDER, NO_ORPHAN, TOKENS_RISE, Tokens, steps},
     rank::{self, Domain, Rank, Ranked},
     scope::Scope,
 };
@@ -47,10 +47,6 @@ const NUMBERS: u8 = 8;
 const FIRST_NUMBER: u8 = 7;
 
 const ONE_HOLDER: &str = "one holder at a time";
-const TOKENS_RISE: &str = "tokens are unique and rise";
-const IN_ORDER: &str = "first come, first served";
-const NO_ORPHAN: &str = "no orphan at rest";
-const EVENTUALLY: &str = "eventually every claim is granted or ends";
 
 steps! {
     /// A node is looked up after a request that went through the leader.

@@ -1,4 +1,6 @@
 //! The scenes, and what liveness means.
+//!
+//! Fair is that requests are answered, events arrive, holders release, and a session that its client has left expires.
 
 use super::*;
 use crate::explore::Protocol;
@@ -6,7 +8,6 @@ use crate::explore::Protocol;
 impl Protocol for ZooKeeper {
     type Step = Step;
     const NAME: &'static str = "zookeeper queue";
-    const EVENTUALLY: &'static str = EVENTUALLY;
     const SCENES: &'static [&'static str] = &[
         "2 x 2, cancel",
         "2 x 2, lost",
@@ -18,7 +19,6 @@ impl Protocol for ZooKeeper {
         "2 + 1, session ends, late list",
     ];
     const LONG_SCENES: &'static [&'static str] = &["2 x 2, lost, cancel", "2 x 2, operator"];
-    const REMOVALS: &'static [(Step, &'static str, &'static str)] = REMOVALS;
 
     fn scene(name: &'static str, without: Option<Step>) -> Self {
         Scope::named(name, &[], without)
@@ -28,10 +28,5 @@ impl Protocol for ZooKeeper {
     fn is_settled(&self, state: &State) -> bool {
         let settled = |claim: &Claim| matches!(claim.phase, Phase::New | Phase::Held | Phase::Ended);
         state.broken.is_some() || state.claims.iter().all(settled)
-    }
-
-    /// Requests are answered, events arrive, holders release, and a session that its client has left expires.
-    fn is_fair(&self, state: &State, action: &Action) -> bool {
-        action.is_fair(self, state)
     }
 }

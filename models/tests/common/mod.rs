@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-use lockkit_models::explore::{self, Protocol};
+use lockkit_models::explore::{self, Protocol, SafetyStep as _};
 
 /// Two clients with two claims each: every model has such a scene.
 const SCOPE: &str = "2 x 2";
@@ -61,7 +61,7 @@ pub(crate) fn assert_step_is_needed<M: Protocol>(step: M::Step) {
 
 /// Asserts that these are all steps that the model removes.
 pub(crate) fn assert_steps_are_all<M: Protocol>(tested: &[M::Step]) {
-    let untested: Vec<_> = M::REMOVALS.iter().filter(|(step, ..)| !tested.contains(step)).collect();
+    let untested: Vec<_> = M::Step::REMOVALS.iter().filter(|(step, ..)| !tested.contains(step)).collect();
     assert!(untested.is_empty(), "no test of {untested:?}");
 }
 
