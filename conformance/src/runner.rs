@@ -251,13 +251,15 @@ fn message_of(panic: &(dyn Any + Send)) -> &str {
 
 fn drive(harness: &Arc<dyn Harness>, case: Case, seed: u64) -> Result<Figures> {
     let (runtime, longest) = runtime(harness.time())?;
+    // Until the runtime has ended, clients may use the store, which may go to another case then.
+    let mut context = None;
     let outcome = runtime.block_on(async {
         match case.run {
             Run::Own(run) => within(longest, "the case", run()).await?.map(|()| Figures::new()),
             Run::Suite(run) => {
                 // Before the time limit starts: starting a server has a bound of its own.
-                let context = Context::new(harness, case, seed)?;
-                within(longest, "the case", residue::run_and_check(run, &context)).await??;
+                let context = context.insert(Context::new(harness, case, seed)?);
+                within(longest, "the case", residue::run_and_check(run, context)).await??;
                 Ok(context.figures())
             }
         }

@@ -240,8 +240,10 @@ async fn server_that_is_down_costs_its_clients_little_processor_time(cx: Cx) -> 
     cx.publish("processor time while the server is down [ms]", used.as_secs_f64() * 1e3);
     ensure!(used <= DOWN / 10, "{used:?} of processor time in {DOWN:?} without a server");
     for (guard, waiting) in held.into_iter().zip(waiting) {
-        // A release may reach its time limit before the client has connected again. This one is repeated after it.
-        drop(guard);
+        // Its time limit may end before the client has connected again. Then it is repeated.
+        if let Err(error) = guard.release().await {
+            ensure!(error.kind() == ErrorKind::Unavailable, "the release ended with {error}");
+        }
         within(cx.bounds_of(&client).takeover(), "the waiter is granted", waiting.granted()).await??;
     }
     Ok(())
