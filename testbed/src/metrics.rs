@@ -1,5 +1,8 @@
 //! A server's own counters.
 
+/// etcd's gauge of registered watchers.
+const WATCHERS: &str = "etcd_debugging_mvcc_watcher_total";
+
 /// The counters and gauges of a server at one moment.
 #[derive(Clone, Debug)]
 pub struct Metrics(Vec<(String, f64)>);
@@ -24,6 +27,11 @@ impl Metrics {
         self.0.iter().filter(|(series, _)| matches(series)).map(|(_, value)| *value as u64).sum()
     }
 
+    /// etcd: whether no watcher is registered, and the server counts none that it never had.
+    pub(crate) fn has_no_watchers(&self) -> bool {
+        self.0.iter().all(|(series, value)| series != WATCHERS || *value == 0.0)
+    }
+
     /// etcd: requests of one gRPC method (`Txn`, `Range`, `LeaseGrant`, ...) that were answered, successfully or not.
     pub fn grpc_handled(&self, method: &str) -> u64 {
         self.sum("grpc_server_handled_total", &[&format!("grpc_method=\"{method}\"")])
@@ -46,7 +54,7 @@ impl Metrics {
 
     /// etcd: registered watchers.
     pub fn watchers(&self) -> u64 {
-        self.sum("etcd_debugging_mvcc_watcher_total", &[])
+        self.sum(WATCHERS, &[])
     }
 
     /// etcd: watchers that do not get events at once, because they began at an earlier revision or are too slow.

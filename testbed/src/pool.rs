@@ -23,8 +23,8 @@ use crate::sync::lock;
 #[derive(Debug)]
 pub struct Pool<S>(Mutex<Vec<S>>);
 
-/// A server of a [`Pool`], which goes back when this is dropped. If the test has panicked, the server ends instead: it
-/// may be in any state.
+/// A server of a [`Pool`], which goes back when this is dropped. If a panic drops it, the server ends instead: it may be in
+/// any state.
 #[derive(Debug)]
 pub struct Taken<S: 'static> {
     /// Always there, until the value is dropped.

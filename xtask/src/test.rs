@@ -85,7 +85,7 @@ const MODELS: &str = "lockkit-models";
 /// The sale, and the program that starts servers for it, among the programs that are built for the tests.
 const SALE_PROGRAMS: [&str; 2] = ["demo flash_sale", "testbed testbed"];
 
-/// Runs all steps, also after a failed one, and fails at the end. Stops early if later steps depend on the failed one.
+/// Runs all steps, also after a failed one, and fails at the end. Stops early if nothing can be built.
 ///
 /// With a number of runs, only the test programs run, that many times.
 pub(crate) fn run(project: &Project, repetition: Repetition) -> Result<()> {

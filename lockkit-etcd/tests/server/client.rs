@@ -105,10 +105,10 @@ async fn a_frozen_server_ends_the_hold_before_the_lease_and_the_client_recovers(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_is_renewed_outlives_its_ttl() {
     let etcd = own_server();
-    let client = client(&etcd, SHORT).await;
-    let guard = client.lock("x").unwrap().acquire().await.unwrap();
     let pings = || etcd.metrics().unwrap().grpc_received("LeaseKeepAlive");
-    until("it was renewed for two ttls", async || pings() >= 6).await;
+    let (client, before) = (client(&etcd, SHORT).await, pings());
+    let guard = client.lock("x").unwrap().acquire().await.unwrap();
+    until("it was renewed for two ttls", async || pings() >= before + 6).await;
     guard.check().unwrap();
     guard.release().await.unwrap();
 }

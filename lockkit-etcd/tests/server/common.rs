@@ -58,7 +58,7 @@ pub(crate) fn url_through(proxy: &Proxy) -> String {
     format!("etcd://{}/?request_timeout=1500ms", proxy.endpoint())
 }
 
-/// Starts a server, and opens a session at it through a proxy.
+/// Returns a server for one test, and a session at it through a proxy.
 pub(crate) async fn start_with_proxy() -> (OwnServer, Proxy, Arc<dyn Session>) {
     let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use etcd_client::{AlarmAction, AlarmType};
 use lockkit_core::{
     Clock, ErrorKind,
     backend::{Acquired, Backend, Loss, Renewal},
@@ -326,7 +325,7 @@ async fn full_server_still_releases_and_renews() {
     let held = acquire(&one, &name).await;
     let waiting = enqueued(&other, &name).await;
     let given_up = enqueued(&one, &name).await;
-    plain(&etcd).await.alarm(AlarmAction::Activate, AlarmType::Nospace, None).await.unwrap();
+    etcd.set_no_space(true).unwrap();
     let error = start(&one, &fresh_name()).ends().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("space exceeded"), "{error}");

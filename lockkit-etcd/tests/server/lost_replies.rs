@@ -41,7 +41,7 @@ async fn lose_reply_to_release(etcd: &Etcd, proxy: &Proxy, session: &Arc<dyn Ses
     until("the release is executed", async || etcd.keys(&queue(held.name())).unwrap().is_empty()).await;
 }
 
-/// Starts a server with two clients; the first one is connected through a proxy.
+/// Returns a server for one test with two clients; the first one is connected through a proxy.
 async fn start_with_other() -> (OwnServer, Proxy, Arc<dyn Session>, Arc<dyn Session>, LockName) {
     let (etcd, proxy, first) = start_with_proxy().await;
     let other = session(&etcd, LONG).await;

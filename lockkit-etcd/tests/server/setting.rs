@@ -25,7 +25,7 @@ impl Setting {
         Self { etcd, proxy, one, other }
     }
 
-    /// Checks that a round at a new server ends before a waiter re-checks by itself.
+    /// Checks that a round at a server of its own ends before a waiter re-checks by itself.
     pub(crate) async fn before_a_recheck(round: impl AsyncFn(&Self)) {
         let setting = Self::start().await;
         sooner_than(earliest_recheck(LONG), async || round(&setting).await).await;

@@ -10,7 +10,7 @@ use crate::common::{
     own_server, plain, release, session_at, start, start_with_proxy, url_through,
 };
 
-/// Starts a server with one session that receives no events.
+/// Returns a server for one test with one session that receives no events.
 async fn without_events() -> (OwnServer, Proxy, Arc<dyn Session>) {
     without_events_in("").await
 }

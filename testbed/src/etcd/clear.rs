@@ -14,14 +14,14 @@ const LEAVE_MAX: Duration = Duration::from_secs(2);
 const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 impl Etcd {
-    /// Clears alarms, and once no request or stream of a client is left, ends all leases and deletes all keys. Revisions
+    /// Clears the alarm NOSPACE, and once no request or stream of a client is left, ends all leases and deletes all keys. Revisions
     /// and counters go on, and what was compacted stays compacted.
     ///
     /// # Errors
     ///
     /// When the server does not answer, or a client stays connected.
     pub fn clear(&self) -> Result<()> {
-        self.gateway.clear_alarms()?;
+        self.set_no_space(false)?;
         let empty = || match self.is_unused() {
             Ok(false) => None,
             settled => Some(settled),
@@ -31,7 +31,10 @@ impl Etcd {
     }
 
     /// Ends all leases. Returns whether there was none, and no request or stream before that: one could grant another.
+    ///
+    /// The number of watchers may have become wrong for good: etcd 3.4 subtracts some of them twice (etcd #19577).
     fn is_unused(&self) -> Result<bool> {
-        Ok(self.metrics()?.calls() == 0 && self.gateway.revoke_all()? == 0)
+        let metrics = self.metrics()?;
+        Ok(metrics.calls() == 0 && metrics.has_no_watchers() && self.gateway.revoke_all()? == 0)
     }
 }

@@ -174,17 +174,6 @@ impl Gateway {
         self.post("/v3/maintenance/alarm", &alarm).map(drop)
     }
 
-    /// Clears all alarms, whichever member they name.
-    pub(super) fn clear_alarms(&self) -> Result<()> {
-        let raised = self.post("/v3/maintenance/alarm", &json!({ "action": "GET" }))?;
-        for alarm in raised["alarms"].as_array().into_iter().flatten() {
-            let (member, alarm) = (&alarm["memberID"], &alarm["alarm"]);
-            let clear = json!({ "action": "DEACTIVATE", "memberID": member, "alarm": alarm });
-            self.post("/v3/maintenance/alarm", &clear)?;
-        }
-        Ok(())
-    }
-
     /// Sets a user's password. This invalidates the user's logins, even when the password stays the same.
     pub(super) fn set_password(&self, user: &str, password: &str) -> Result<()> {
         self.post("/v3/auth/user/changepw", &json!({ "name": user, "password": password })).map(drop)
