@@ -57,8 +57,9 @@ enum Event {
 /// Runs the jobs of each series one after the other, and meanwhile those of `queue`, in their order. Reports each end at
 /// once. The output of each job is in a file in `folder`.
 ///
-/// `is_idle` says whether the processors had room since it was asked last. The first answer after the start of a job does
-/// not count: the job has not computed all that time.
+/// `is_idle` says whether the processors had room since it was asked last. If so, one more job runs, and from then on a job
+/// that ends is replaced at once; if not, only the last ones are, see [`Width::min`]. The first answer after the start of a
+/// job does not count: the job has not computed all that time.
 pub(crate) fn run(
     series: impl IntoIterator<Item = Vec<Job>>,
     queue: Vec<Job>,
@@ -83,12 +84,12 @@ pub(crate) fn run(
                 send(&sender, Event::SeriesOver);
             });
         }
-        let (mut looked, mut has_room, mut has_started) = (Instant::now(), false, false);
+        let (mut looked, mut wanted, mut has_started) = (Instant::now(), width.min, false);
         loop {
-            while (running < width.min || has_room)
+            while running < wanted
                 && let Some(job) = queue.next()
             {
-                (running, has_room, has_started) = (running + 1, false, true);
+                (running, has_started) = (running + 1, true);
                 let sender = sender.clone();
                 scope.spawn(move || send(&sender, Event::Queued(job.run(folder))));
             }
@@ -103,8 +104,11 @@ pub(crate) fn run(
                 Ok(Event::Serial(job)) => ended(job),
                 Ok(Event::SeriesOver) => series_left -= 1,
                 Err(RecvTimeoutError::Timeout) => {
-                    let is_idle = is_idle() && !has_started;
-                    (looked, has_room, has_started) = (Instant::now(), is_idle && running < width.max, false);
+                    let is_idle = is_idle();
+                    if !has_started {
+                        wanted = if is_idle { (running + 1).min(width.max) } else { width.min };
+                    }
+                    (looked, has_started) = (Instant::now(), false);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -217,6 +221,25 @@ mod tests {
         };
         let ended = run_all(vec![], queue, Width { min: 1, max: 9, look_every: LOOK }, is_idle);
         assert!(ended.iter().all(|job| job.error.is_none()), "{ended:?}");
+    }
+
+    /// The first job fails if the last one does not replace the second one.
+    #[test]
+    fn job_that_ends_is_replaced_at_once_after_a_look_at_idle_processors() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe").display().to_string();
+        let queue = vec![
+            shell("a", &format!("mkfifo {pipe}; timeout 10 cat {pipe}")),
+            shell("b", "true"),
+            shell("c", &format!("echo x > {pipe}")),
+        ];
+        let mut looks = 0;
+        let is_idle = || {
+            looks += 1;
+            looks == 2
+        };
+        let ended = run_all(vec![], queue, Width { min: 1, max: 2, look_every: LOOK }, is_idle);
+        assert_eq!(ended[0].output, "x\n", "{ended:?}");
     }
 
     #[test]

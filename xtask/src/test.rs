@@ -54,7 +54,7 @@ const PROGRAMS_BUSY: Width = Width { min: 4, max: 4, ..PROGRAMS };
 
 /// The test programs that take longest, in the order in which they start. The last ones compute little: at the end of the
 /// run, they would leave the processors idle.
-const LONGEST_FIRST: [&str; 22] = [
+const LONGEST_FIRST: [&str; 23] = [
     "lockkit-etcd conformance",
     "lockkit-etcd server",
     "lockkit-redis server",
@@ -70,6 +70,7 @@ const LONGEST_FIRST: [&str; 22] = [
     "lockkit-redis conformance_redlock",
     "lockkit-redis masters",
     "lockkit-core it",
+    "lockkit-etcd go",
     "recipes it",
     "lockkit-redis conformance_redlock_3",
     "lockkit-file it",
