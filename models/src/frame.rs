@@ -161,6 +161,7 @@ impl Tokens {
 }
 
 /// Properties of several models.
+pub(crate) const ONE_HOLDER: &str = "one holder at a time";
 pub(crate) const TOKENS_RISE: &str = "tokens are unique and rise";
 pub(crate) const IN_ORDER: &str = "first come, first served";
 pub(crate) const NO_ORPHAN: &str = "no orphan at rest";

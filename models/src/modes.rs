@@ -15,6 +15,10 @@ use crate::scope::Scope;
 /// In the name of a scene: claims are exclusive or shared. Otherwise they may also be one of two permits.
 pub(crate) const READ_WRITE: &str = "read-write";
 
+/// The rule, as properties.
+pub(crate) const LIMITS: &str = "no more holders than each of them allows";
+pub(crate) const IN_ORDER: &str = "no claim overtakes one that must wait";
+
 /// How many claims may hold a lock together.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mode(u8);

@@ -64,15 +64,11 @@ impl Metrics {
 
     /// etcd: open streams, of watches and heartbeats.
     pub fn streams(&self) -> u64 {
-        self.calls_of(&["grpc_type=\"bidi_stream\""])
+        self.open_calls(&["grpc_type=\"bidi_stream\""])
     }
 
-    /// etcd: open streams, and requests that are not answered yet.
-    pub fn calls(&self) -> u64 {
-        self.calls_of(&[])
-    }
-
-    fn calls_of(&self, labels: &[&str]) -> u64 {
+    /// etcd: open streams, and requests that are not answered yet, with these labels.
+    pub(crate) fn open_calls(&self, labels: &[&str]) -> u64 {
         let started = self.sum("grpc_server_started_total", labels);
         started.saturating_sub(self.sum("grpc_server_handled_total", labels))
     }

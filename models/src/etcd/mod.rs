@@ -25,7 +25,9 @@
 
 use crate::{
     few::Few,
-    frame::{CLAIMS, ClaimNo, EVENTUALLY, Faults, IN_ORDER, NO_ORPHAN, TOKENS_RISE, Tokens, steps},
+    frame::{
+        CLAIMS, ClaimNo, EVENTUALLY, Faults, IN_ORDER, NO_ORPHAN, ONE_HOLDER, TOKENS_RISE, Tokens, steps,
+    },
     rank::{self, Domain, Rank, Ranked},
     scope::Scope,
 };
@@ -53,7 +55,6 @@ const KEYS: usize = CLAIMS + 1;
 /// All but one.
 const OTHERS: usize = KEYS - 1;
 
-const ONE_HOLDER: &str = "one holder at a time";
 const NO_FOREIGN_DELETE: &str = "no claim deletes another claim's key";
 const FIRST_FINDS_NO_KEY: &str = "an enqueue without unanswered copies finds no key of its claim";
 

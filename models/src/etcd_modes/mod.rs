@@ -19,7 +19,7 @@
 
 use crate::{
     frame::{CLAIMS, ClaimNo, EVENTUALLY, Faults, steps},
-    modes::{self, Mode, READ_WRITE},
+    modes::{self, IN_ORDER, LIMITS, Mode, READ_WRITE},
     rank::{self, Domain, Rank, Ranked},
     scope::Scope,
 };
@@ -41,9 +41,7 @@ const TOKEN: Domain = 1;
 
 const CLIENTS: usize = 2;
 
-const LIMITS: &str = "no more holders than each of them allows";
 const TOKENS_RISE: &str = "tokens rise between claims that exclude each other";
-const IN_ORDER: &str = "no claim overtakes one that must wait";
 
 /// Waiters do not re-check.
 const HANDOFFS_ALONE: &str = "handoffs alone";

@@ -21,7 +21,7 @@
 use crate::{
     few::Few,
     frame::{CLAIMS, ClaimNo, EVENTUALLY, Faults, NO_ORPHAN, TOKENS_RISE, Tokens, steps},
-    modes::{self, Mode, READ_WRITE},
+    modes::{self, IN_ORDER, LIMITS, Mode, READ_WRITE},
     rank::{self, Domain, Rank, Ranked},
     scope::Scope,
 };
@@ -38,8 +38,6 @@ type Token = Rank;
 
 const TOKEN: Domain = 0;
 
-const LIMITS: &str = "no more holders than each of them allows";
-const IN_ORDER: &str = "no claim overtakes one that must wait";
 const SERVED: &str = "no script leaves a waiter that is admitted";
 
 /// Waiters confirm after a message only.

@@ -24,7 +24,9 @@
 
 use crate::{
     few::Few,
-    frame::{CLAIMS, ClaimNo, EVENTUALLY, Faults, IN_ORDER, NO_ORPHAN, TOKENS_RISE, Tokens, steps},
+    frame::{
+        CLAIMS, ClaimNo, EVENTUALLY, Faults, IN_ORDER, NO_ORPHAN, ONE_HOLDER, TOKENS_RISE, Tokens, steps,
+    },
     rank::{self, Domain, Rank, Ranked},
     scope::Scope,
 };
@@ -45,8 +47,6 @@ const CLIENTS: usize = 2;
 /// Sequence numbers wrap after this many.
 const NUMBERS: u8 = 8;
 const FIRST_NUMBER: u8 = 7;
-
-const ONE_HOLDER: &str = "one holder at a time";
 
 steps! {
     /// A node is looked up after a request that went through the leader.

@@ -22,11 +22,8 @@ impl Etcd {
     /// When the server does not answer, or a client stays connected.
     pub fn clear(&self) -> Result<()> {
         self.set_no_space(false)?;
-        let empty = || match self.is_unused() {
-            Ok(false) => None,
-            settled => Some(settled),
-        };
-        poll(LEAVE_MAX, LOOK_PAUSE, empty).context("clients of etcd stay connected")??;
+        let unused = || self.is_unused().map(|unused| unused.then_some(())).transpose();
+        poll(LEAVE_MAX, LOOK_PAUSE, unused).context("clients of etcd stay connected")??;
         self.gateway.delete_all()
     }
 
@@ -35,6 +32,6 @@ impl Etcd {
     /// The number of watchers may have become wrong for good: etcd 3.4 subtracts some of them twice (etcd #19577).
     fn is_unused(&self) -> Result<bool> {
         let metrics = self.metrics()?;
-        Ok(metrics.calls() == 0 && metrics.has_no_watchers() && self.gateway.revoke_all()? == 0)
+        Ok(metrics.open_calls(&[]) == 0 && metrics.has_no_watchers() && self.gateway.revoke_all()? == 0)
     }
 }
