@@ -42,9 +42,10 @@ fn reads(metrics: &Metrics) -> u64 {
     metrics.sum("etcd_mvcc_range_total", &[])
 }
 
-/// One read per handoff, and some reads by waiters whose handoff was slow on a busy machine.
+/// One read per handoff, and some reads by waiters whose handoff was slow on a busy machine: at a load of 25, for one
+/// handoff in eight.
 fn with_some_reads(handoffs: u64) -> u64 {
-    handoffs + handoffs / 10
+    handoffs + handoffs / 4
 }
 
 #[tokio::test(flavor = "multi_thread")]
