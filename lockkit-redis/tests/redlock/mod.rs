@@ -10,7 +10,7 @@ pub mod rights;
 pub mod three;
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -303,17 +303,18 @@ impl Store for Masters {
         Ok(Arc::new(ProxyLink::new(proxies, url_of(&endpoints), backend)))
     }
 
-    /// Of all nodes.
+    /// One per holder, at whichever nodes: a majority grants a lock, and the others get it later.
     async fn entries(&self, name: &LockName) -> Result<Vec<String>> {
         let lock = encoded(name);
         self.with(move |nodes| {
-            let mut entries = Vec::new();
+            let mut holders = BTreeSet::new();
             for number in 0..nodes.len() {
-                if nodes.node(number).cli(&["EXISTS", &lock])?.number() == Some(1) {
-                    entries.push(format!("{lock} at node {number}"));
+                let holder = nodes.node(number).cli(&["GET", &lock])?;
+                if !holder.text().is_empty() {
+                    holders.insert(format!("{lock} of {}", holder.text()));
                 }
             }
-            Ok(entries)
+            Ok(holders.into_iter().collect())
         })
         .await
     }
