@@ -314,8 +314,7 @@ async fn release_after_a_restore_raises_the_counters() {
         let token = grant.token().get();
         if is_restored {
             // A majority has granted; at the other node the ask may be executed later.
-            until("every node has the lock", async || masters.entries(&name()).await.unwrap().len() == 3)
-                .await;
+            until("every node has the lock", async || masters.nodes_with(&name()).await.unwrap() == 3).await;
             masters.with(|nodes| nodes.node(0).cli(&["DEL", &encoded(&name())]).map(drop)).await.unwrap();
             until("a heartbeat has restored the lock", async || {
                 // It does not wait for long for a node that a majority does not need.

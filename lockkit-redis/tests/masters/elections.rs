@@ -37,7 +37,7 @@ async fn take(session: &Arc<dyn Session>, metadata: Metadata) -> Grant {
 async fn take_everywhere(masters: &Masters, session: &Arc<dyn Session>, metadata: Metadata) -> Grant {
     let grant = take(session, metadata).await;
     let count = masters.endpoints.len();
-    until("every node has the lock", async || masters.entries(&name()).await.unwrap().len() == count).await;
+    until("every node has the lock", async || masters.nodes_with(&name()).await.unwrap() == count).await;
     grant
 }
 

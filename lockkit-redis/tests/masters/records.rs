@@ -8,10 +8,7 @@ use std::{
     time::Duration,
 };
 
-use lockkit_conformance::{
-    Store,
-    direct::{HANG, LONG, acquire, name, release, try_acquire, until},
-};
+use lockkit_conformance::direct::{HANG, LONG, acquire, name, release, try_acquire, until};
 use lockkit_core::{
     BootInstant, Clock, Error, ErrorKind, Result, TimeSource,
     backend::{Backend, Grant, Session},
@@ -94,7 +91,7 @@ async fn record_outlives_its_session_and_refuses_stale_writers() {
     assert!(closed.iter().all(|error| error.as_ref().is_some_and(|error| error.kind() == ErrorKind::Closed)));
     // The next holder does not renew, and another one follows, which writes nothing yet.
     let old = acquire(&stale, &name(LOCK)).await;
-    until("every node has the lock", async || masters.entries(&name(LOCK)).await.unwrap().len() == 3).await;
+    until("every node has the lock", async || masters.nodes_with(&name(LOCK)).await.unwrap() == 3).await;
     let expire = |nodes: &mut RedisMasters| {
         (0..nodes.len()).try_for_each(|node| nodes.node(node).cli(&["PEXPIRE", LOCK, "1"]).map(drop))
     };
@@ -112,7 +109,7 @@ async fn record_of_a_majority_is_read_from_every_majority() {
     let session = open(&masters.url(), LONG).await;
     let grant = acquire(&session, &name(LOCK)).await;
     // A majority has granted before. A write that overtakes the ask at a node would be refused there.
-    until("every node has the lock", async || masters.entries(&name(LOCK)).await.unwrap().len() == 3).await;
+    until("every node has the lock", async || masters.nodes_with(&name(LOCK)).await.unwrap() == 3).await;
     kill(&masters, 2).await;
     assert!(write(&session, &grant, "one").await.unwrap());
     for (back, down) in [(2, 1), (1, 0)] {

@@ -6,9 +6,8 @@ use std::{
     time::Duration,
 };
 
-use lockkit_conformance::{
-    Store,
-    direct::{self, HANG, PendingClaim, acquire, bounded, is_gave_up, name, release, try_acquire, until},
+use lockkit_conformance::direct::{
+    self, HANG, PendingClaim, acquire, bounded, is_gave_up, name, release, try_acquire, until,
 };
 use lockkit_core::{
     BootInstant, Clock, TimeSource,
@@ -36,8 +35,7 @@ async fn session(masters: &Masters) -> Arc<dyn Session> {
 async fn acquire_everywhere(masters: &Masters, session: &Arc<dyn Session>) -> Grant {
     let held = acquire(session, &name(LOCK)).await;
     let count = masters.endpoints.len();
-    until("every node has the lock", async || masters.entries(&name(LOCK)).await.unwrap().len() == count)
-        .await;
+    until("every node has the lock", async || masters.nodes_with(&name(LOCK)).await.unwrap() == count).await;
     held
 }
 

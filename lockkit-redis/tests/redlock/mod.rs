@@ -225,6 +225,19 @@ impl Masters {
         tokio::task::spawn_blocking(work).await?
     }
 
+    /// How many nodes have the lock.
+    pub async fn nodes_with(&self, name: &LockName) -> Result<usize> {
+        let lock = encoded(name);
+        self.with(move |nodes| {
+            let mut count = 0;
+            for number in 0..nodes.len() {
+                count += usize::from(nodes.node(number).cli(&["EXISTS", &lock])?.number() == Some(1));
+            }
+            Ok(count)
+        })
+        .await
+    }
+
     /// Runs `work` on a majority of the nodes, without which no client can lock.
     async fn to_majority(&self, work: impl Fn(&Redis) -> Result<()> + Send + 'static) -> Result<()> {
         let majority = self.majority;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     super::{Masters, backend, config, encoded, raw},
     HANG, LONG, SHORT, SURVIVED, acquire, acquire_everywhere, client, is_clean, is_clean_of, name,
-    nodes_with, set_counters, until, value,
+    set_counters, until, value,
 };
 
 /// A lock that is held at two of three nodes, of which one is then emptied.
@@ -124,7 +124,7 @@ pub async fn data_loss_of_a_majority_ends_the_hold() -> Result<()> {
     let (session, long) =
         (backend(&masters.url())?.open_session(LONG, Clock::boot()).await?, LockName::new("long")?);
     let grant = tokio::time::timeout(HANG, direct::acquire(&session, &long)).await?;
-    until("every node has the lock", async || Ok(nodes_with(&masters, &long).await? == 3)).await?;
+    until("every node has the lock", async || Ok(masters.nodes_with(&long).await? == 3)).await?;
     masters.with(|nodes| (0..2).try_for_each(|node| nodes.node(node).cli(&["FLUSHALL"]).map(drop))).await?;
     let lost = tokio::time::timeout(HANG, guard.lost()).await?;
     ensure!(lost.kind() == ErrorKind::Lost && !guard.is_held(), "{lost}");

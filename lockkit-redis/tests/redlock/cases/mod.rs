@@ -65,22 +65,8 @@ async fn acquire(client: &LockClient) -> Result<LockGuard> {
 async fn acquire_everywhere(masters: &Masters, client: &LockClient) -> Result<LockGuard> {
     let guard = acquire(client).await?;
     let count = masters.endpoints.len();
-    until("every node has the lock", async || Ok(nodes_with(masters, &name()).await? == count)).await?;
+    until("every node has the lock", async || Ok(masters.nodes_with(&name()).await? == count)).await?;
     Ok(guard)
-}
-
-/// How many nodes have the lock.
-async fn nodes_with(masters: &Masters, name: &LockName) -> Result<usize> {
-    let lock = encoded(name);
-    masters
-        .with(move |nodes| {
-            let mut count = 0;
-            for number in 0..nodes.len() {
-                count += usize::from(nodes.node(number).cli(&["EXISTS", &lock])?.number() == Some(1));
-            }
-            Ok(count)
-        })
-        .await
 }
 
 /// Waits until nothing is left of the lock at any running node.
