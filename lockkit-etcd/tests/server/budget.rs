@@ -42,10 +42,9 @@ fn reads(metrics: &Metrics) -> u64 {
     metrics.sum("etcd_mvcc_range_total", &[])
 }
 
-/// One read per handoff, and some reads by waiters whose handoff was slow on a busy machine: at a load of 25, for one
-/// handoff in eight.
+/// One read per handoff, and some reads by waiters whose handoff was slow on a busy machine.
 fn with_some_reads(handoffs: u64) -> u64 {
-    handoffs + handoffs / 4
+    handoffs + handoffs / 10
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,10 +116,12 @@ async fn contention_costs_less_than_2_7_proposals_per_handoff() {
     for task in tasks.collect::<Vec<_>>() {
         task.await.unwrap();
     }
-    let spent = spent(&before, &etcd.metrics().unwrap());
-    let grants = (CLIENTS * GRANTS_EACH) as u64;
+    let after = etcd.metrics().unwrap();
+    let (spent, grants) = (spent(&before, &after), (CLIENTS * GRANTS_EACH) as u64);
     assert!(spent.proposals * 10 <= grants * 27, "{spent:?} for {grants} grants");
-    assert!(spent.ranges <= with_some_reads(grants), "{spent:?} for {grants} grants");
+    // One read serves several handoffs. A waiter whose handoff is slow on a busy machine watches, and reads.
+    let watches = after.grpc_received("Watch") - before.grpc_received("Watch");
+    assert!(spent.ranges <= grants / 4 + watches, "{spent:?}, {watches} watches, for {grants} grants");
     assert_eq!(spent.others, 0);
 }
 
