@@ -74,10 +74,14 @@ pub trait Harness: Debug + Send + Sync + 'static {
     fn promises(&self) -> Promises;
 
     /// Returns which clock drives the store.
-    fn time(&self) -> Time;
+    fn time(&self) -> Time {
+        Time::Real
+    }
 
     /// Returns how often cases repeat randomized steps.
-    fn rounds(&self) -> Rounds;
+    fn rounds(&self) -> Rounds {
+        Rounds::Few
+    }
 
     /// Returns how long after the lease of a dead client a waiter may still wait for its lock, as the backend documents
     /// it; where holds end with their process, how long after that end. `None` if only the re-checks of waiters bound

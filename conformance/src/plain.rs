@@ -9,7 +9,7 @@ use lockkit_core::{
     backend::{Backend, BackendInfo, Promises},
 };
 
-use crate::{AnyBackend, ClientLink, Harness, Hook, Rounds, Sharing, Store, StoreFault, Time};
+use crate::{AnyBackend, ClientLink, Harness, Hook, Sharing, Store, StoreFault};
 
 /// A harness of one running store with an address that other processes can use too. It injects no faults.
 ///
@@ -67,14 +67,6 @@ impl Harness for Plain {
 
     fn promises(&self) -> Promises {
         self.promises.clone()
-    }
-
-    fn time(&self) -> Time {
-        Time::Real
-    }
-
-    fn rounds(&self) -> Rounds {
-        Rounds::Few
     }
 
     fn hooks(&self) -> Vec<Hook> {

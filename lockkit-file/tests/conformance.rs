@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use lockkit_conformance::{
-    AnyBackend, ClientLink, Entry, Harness, Hook, Rounds, Sharing, Store, StoreFault, Time, WallClock,
+    AnyBackend, ClientLink, Entry, Harness, Hook, Sharing, Store, StoreFault, WallClock,
 };
 use lockkit_core::{
     LockName,
@@ -53,14 +53,6 @@ impl Harness for FileHarness {
 
     fn promises(&self) -> Promises {
         FileBackend::new(FileConfig::new("/").unwrap()).promises()
-    }
-
-    fn time(&self) -> Time {
-        Time::Real
-    }
-
-    fn rounds(&self) -> Rounds {
-        Rounds::Few
     }
 
     /// A waiter notices the end of a process by its next poll.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use lockkit_conformance::{AnyBackend, Entry, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
+use lockkit_conformance::{AnyBackend, Entry, Harness, Hook, Sharing, Store, WallClock};
 use lockkit_core::backend::{Backend, BackendInfo, BackendUrl, Promises};
 use lockkit_etcd::{EtcdBackend, EtcdConfig};
 use lockkit_testbed::{LINK_HOOKS, SERVER_HOOKS, ServerClock, SmallDisk, StartedOnce};
@@ -54,14 +54,6 @@ impl Harness for EtcdHarness {
 
     fn promises(&self) -> Promises {
         backend(&format!("etcd://127.0.0.1{}", self.form.tail("3s"))).unwrap().promises()
-    }
-
-    fn time(&self) -> Time {
-        Time::Real
-    }
-
-    fn rounds(&self) -> Rounds {
-        Rounds::Few
     }
 
     /// etcd looks for ended leases twice a second.

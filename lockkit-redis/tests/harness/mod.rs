@@ -10,9 +10,7 @@ use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
-use lockkit_conformance::{
-    AnyBackend, Case, ClientLink, Entry, Harness, Hook, Rounds, Sharing, Store, StoreFault, Time,
-};
+use lockkit_conformance::{AnyBackend, Case, ClientLink, Entry, Harness, Hook, Sharing, Store, StoreFault};
 use lockkit_core::{
     LockName,
     backend::{Backend, BackendInfo, BackendUrl, Evidence, Promises},
@@ -91,14 +89,6 @@ impl<S: Servers> Harness for RedisHarness<S> {
 
     fn promises(&self) -> Promises {
         RedisBackend::new(RedisConfig::new(["127.0.0.1"]).unwrap()).promises()
-    }
-
-    fn time(&self) -> Time {
-        Time::Real
-    }
-
-    fn rounds(&self) -> Rounds {
-        Rounds::Few
     }
 
     fn expiry_delay(&self) -> Option<Duration> {

@@ -18,8 +18,7 @@ use std::{
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use lockkit_conformance::{
-    Access, AnyBackend, Case, ClientLink, Entry, Harness, Hook, Rounds, Sharing, Store, StoreFault, Time,
-    WallClock,
+    Access, AnyBackend, Case, ClientLink, Entry, Harness, Hook, Sharing, Store, StoreFault, WallClock,
 };
 use lockkit_core::{
     LockName,
@@ -75,14 +74,6 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
 
     fn promises(&self) -> Promises {
         RedlockBackend::new(config("redlock://a,b,c").unwrap()).promises()
-    }
-
-    fn time(&self) -> Time {
-        Time::Real
-    }
-
-    fn rounds(&self) -> Rounds {
-        Rounds::Few
     }
 
     fn expiry_delay(&self) -> Option<Duration> {

@@ -12,7 +12,7 @@ mod store;
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
-use lockkit_conformance::{AnyBackend, Case, Entry, Harness, Hook, Rounds, Sharing, Store, Time, WallClock};
+use lockkit_conformance::{AnyBackend, Case, Entry, Harness, Hook, Sharing, Store, WallClock};
 use lockkit_core::backend::{Backend, BackendInfo, BackendUrl, Promises};
 use lockkit_testbed::{LINK_HOOKS, SERVER_HOOKS, ServerClock, StartedOnce};
 use lockkit_zk::{ZkBackend, ZkConfig};
@@ -39,14 +39,6 @@ impl Harness for ZkHarness {
 
     fn promises(&self) -> Promises {
         ZkBackend::new(ZkConfig::new(["127.0.0.1"]).unwrap()).promises()
-    }
-
-    fn time(&self) -> Time {
-        Time::Real
-    }
-
-    fn rounds(&self) -> Rounds {
-        Rounds::Few
     }
 
     /// One and a half ticks of the testbed's servers.
