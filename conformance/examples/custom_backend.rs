@@ -16,6 +16,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use lockkit_conformance::{AnyBackend, Plain};
 use lockkit_core::{
     Clock, Error, ErrorKind, FencingToken, LockName, Result,
@@ -196,16 +197,16 @@ impl Session for ToySession {
 
     async fn renew(&self, held: &[Grant]) -> Renewals {
         let armed_at = self.clock.now();
-        let mut renewals = Renewals::new(Renewal::Renewed { armed_at }, Vec::new());
-        for grant in held {
+        let renewed = held.iter().map(async |grant| {
             let renewal = match self.hold("keep", grant.name(), grant.claim()).await {
                 Ok(0) => Renewal::Gone,
                 Ok(_) => Renewal::Renewed { armed_at },
                 Err(error) => Renewal::Unknown(error),
             };
-            renewals.holds.push((grant.claim(), renewal));
-        }
-        renewals
+            (grant.claim(), renewal)
+        });
+        // All at once: one after another, many holds would take longer than their ttl.
+        Renewals::new(Renewal::Renewed { armed_at }, join_all(renewed).await)
     }
 
     async fn release(&self, grant: &Grant) -> Result<()> {

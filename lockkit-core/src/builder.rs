@@ -64,8 +64,8 @@ impl ClientBuilder {
 
     /// Sets how long a hold outlives its last renewal, which is how long others wait for a dead holder.
     ///
-    /// Default [`TTL_DEFAULT`]; raised to the backend's minimum. All locks of a client share it: two ttls need two
-    /// clients.
+    /// Default [`TTL_DEFAULT`]; raised to the backend's minimum; [`LockClient::ttl`] returns what the server granted. All
+    /// locks of a client share it: two ttls need two clients.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -79,8 +79,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets how long [`build`](Self::build) goes on connecting to a store that does not answer, as a service that may
-    /// start before its store. Default zero: one attempt, within the request timeout of the backend.
+    /// Sets how long [`build`](Self::build) keeps trying to connect to a store that does not answer, for a service that
+    /// may start before its store. Default zero: one attempt, within the request timeout of the backend.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
@@ -113,10 +113,11 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// `InvalidConfig` for a ttl of zero or above the backend's maximum, and for a label that is too long;
-    /// `Unsupported` outside a tokio runtime without [`own_thread`](Self::own_thread); `Unavailable` from the store, the
-    /// last error within the [`connect_timeout`](Self::connect_timeout); `Denied` from the store, at once; `Closed` if the
-    /// keeper cannot run, as on a runtime without timers and I/O (`enable_all`).
+    /// * `InvalidConfig`: the ttl is zero or above the backend's maximum, or the label is too long.
+    /// * `Unsupported`: called outside a tokio runtime without [`own_thread`](Self::own_thread).
+    /// * `Unavailable`: the store did not answer; the last error within the [`connect_timeout`](Self::connect_timeout).
+    /// * `Denied`: the store refused. Returned at once.
+    /// * `Closed`: the keeper cannot run, as on a runtime without timers and I/O (`enable_all`).
     ///
     /// # Cancel safety
     ///
@@ -134,7 +135,7 @@ impl ClientBuilder {
     /// [`status`](LockClient::status) is [`Status::Lost`](crate::Status::Lost), `acquire` waits, and calls with a time
     /// limit return `Unavailable` at its end.
     ///
-    /// An error that no retry can mend, such as a wrong password, ends the client: its calls return this error.
+    /// An error that no retry can fix, such as a wrong password, ends the client: its calls return this error.
     ///
     /// # Errors
     ///

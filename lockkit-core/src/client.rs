@@ -89,7 +89,7 @@ impl LockClient {
         Election::new(Arc::clone(&self.0), LockName::new(name)?)
     }
 
-    /// Returns work that runs once in each `period`, over all nodes that use this name; without I/O.
+    /// Returns work that runs once in each `period`, over all processes that use this name; without I/O.
     ///
     /// # Errors
     ///
@@ -134,8 +134,8 @@ impl LockClient {
 
     /// Returns the lifetime of a hold that is not renewed, as the server granted it.
     ///
-    /// It is never shorter than requested, and longer if the server has a minimum. It is `Duration::MAX` where holds
-    /// end only by release or with the process.
+    /// It differs from the requested ttl where the server has bounds: it may be longer, and on ZooKeeper also shorter.
+    /// It is `Duration::MAX` where holds end only by release or with the process.
     pub fn ttl(&self) -> Duration {
         self.0.keeper().granted_ttl()
     }
@@ -239,7 +239,8 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// `Lost` if locks were still held after `limit`; otherwise as [`close`](Self::close).
+    /// `Lost` if locks were still held after `limit`, with an error of [`close`](Self::close) as its source; otherwise as
+    /// [`close`](Self::close).
     ///
     /// # Cancel safety
     ///

@@ -71,13 +71,13 @@ impl Lock {
     ///
     /// Once granted, nobody else is granted the lock for this time, even if the guard is released earlier, the client is
     /// closed or the process is killed: the store keeps the entry by its own lifetime. This keeps a job that takes a
-    /// second from running again on a node whose clock is a little late. A grant that no caller got (a cancelled
-    /// acquire) is removed at once; only if the session ends at this moment, acquiring returns `Lost` and the entry may
-    /// stay for the time.
+    /// second from running again on a host whose clock is a little late. A grant that no caller got (a cancelled
+    /// acquire) is removed. If the store confirms that neither at once nor in retries, acquiring returns `Lost`, and the
+    /// entry may stay for the time.
     ///
-    /// The time counts from the grant. A guard that lives longer holds the lock as ever, and a re-entry shares the hold
-    /// as it was granted. At most [`HOLD_AT_LEAST_MAX`]. Without the power [`pins`](crate::backend::Powers::pins) the backend cannot keep the
-    /// promise: acquiring then returns `Unsupported`.
+    /// The time counts from the grant. A guard that lives longer holds the lock as usual, and a re-entry shares the hold
+    /// as it was granted. At most [`HOLD_AT_LEAST_MAX`]. If the backend does not have the power
+    /// [`pins`](crate::backend::Powers::pins), acquiring returns `Unsupported`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -100,7 +100,10 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// `Denied`, `Unexpected`, `Closed`; `Unavailable` if the store refuses to serve, or if too many callers wait.
+    /// `Denied`, `Unexpected`, `Closed`; `Unavailable` if the store refuses to serve, or if too many callers wait;
+    /// `InvalidName` if the name does not fit the configured layout of keys. With [`hold_at_least`](Self::hold_at_least)
+    /// also `InvalidConfig` if the time is too long, `Unsupported`, and `Lost` if the grant ended before the caller had it
+    /// and its entry may stay.
     ///
     /// # Cancel safety
     ///
@@ -180,7 +183,7 @@ impl Lock {
     /// # async fn clean_up() -> u32 { 7 }
     /// match client.lock("cleanup")?.try_run(async |_| clean_up().await).await {
     ///     Ok(Some(files)) => println!("{files} files removed"),
-    ///     Ok(None) => println!("another node is cleaning up"),
+    ///     Ok(None) => println!("another process is cleaning up"),
     ///     Err(error) => println!("{error:#}"),
     /// }
     /// # client.close().await }
@@ -244,7 +247,7 @@ impl Lock {
         if self.request.at_least.is_some_and(|shortest| shortest > HOLD_AT_LEAST_MAX) {
             return Err(crate::Error::new(crate::ErrorKind::InvalidConfig, "acquire")
                 .with_lock(self.name())
-                .with_message(format!("a hold lasts at least {HOLD_AT_LEAST_MAX:?} at most")));
+                .with_message(format!("the minimum time of a hold is at most {HOLD_AT_LEAST_MAX:?}")));
         }
         let share = self.client.keeper().acquire(&self.request, policy).await?;
         Ok(share.map(|share| LockGuard::new(Arc::clone(&self.client), share)))

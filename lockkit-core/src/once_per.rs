@@ -1,13 +1,16 @@
-//! Work that runs once in each period, over all nodes.
+//! Work that runs once in each period, over all processes.
 //!
-//! A record that belongs to the lock holds the start of the last period whose work has begun. Who begins the work takes the
-//! lock, reads the record, writes the new one under its grant, and only then works. Failure cases:
+//! A record that belongs to the lock holds the start of the last period whose work has begun. The process that begins the
+//! work takes the lock, reads the record, writes the new one under its grant, and only then works. Failure cases:
 //!
-//! * Clocks differ: a node whose clock is late still sees the old period, whose work the record shows as begun; one
+//! * Clocks differ: a process whose clock is late still sees the old period, whose work the record shows as begun; one
 //!   whose clock is early begins the next period's work early, once. The record never moves back.
-//! * A node comes late, after the work is done: it reads the record.
+//! * A process comes late, after the work is done: it reads the record.
 //! * The holder is paused before it writes the record, and another one takes over: the store refuses the write.
-//! * The process dies after it has written the record: nobody does the work of this period. It runs at most once.
+//! * The process dies after it has written the record, or loses the lock before it learns that it has: nobody does the
+//!   work of this period. It runs at most once.
+//! * The client is drained while the record is written: the write is awaited, and the work is done. Only a store that does
+//!   not answer ends it at the time limit.
 //! * A clock is far ahead and writes a period of the future: the others return an error, instead of doing nothing in
 //!   silence until then.
 
@@ -28,11 +31,11 @@ use crate::{
 
 type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
-/// Work that runs once in each period, over all nodes that share the store and the name.
+/// Work that runs once in each period, over all processes that share the store and the name.
 ///
-/// Periods begin at multiples of their length since 1970 (UTC): one of a day begins at 00:00 UTC. The nodes' wall
-/// clocks tell the period; they need not agree. The work runs **at most once** in a period: a node that dies while it
-/// works, and work that fails, do not make another node try again.
+/// Periods begin at multiples of their length since 1970 (UTC): one of a day begins at 00:00 UTC. The wall clocks of the
+/// processes determine the period; they need not agree. The work runs **at most once** in a period: if a process dies
+/// while it works, or the work fails, no other process tries again.
 ///
 /// ```
 /// use std::time::Duration;
@@ -85,7 +88,7 @@ impl OncePer {
         Ok(Self { client, lock, period, wall_clock: Arc::new(SystemTime::now) })
     }
 
-    /// Sets the clock that tells the period; tests use it. Default: the machine's wall clock.
+    /// Sets the clock that determines the period; tests use it. Default: the machine's wall clock.
     #[must_use]
     pub fn wall_clock(mut self, now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         self.wall_clock = Arc::new(now);
@@ -113,8 +116,8 @@ impl OncePer {
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire_timeout`]; `Lost` if the grant was lost before the record was written; `Unexpected` if the record
-    /// shows a period that is more than one period ahead of this node's clock.
+    /// As [`Lock::acquire_timeout`]; `Lost` if the grant was lost before the store confirmed the record (the period may
+    /// count as done then); `Unexpected` if the record shows a period that is more than one period ahead of the clock here.
     ///
     /// # Cancel safety
     ///
@@ -126,7 +129,7 @@ impl OncePer {
         tokio::select! {
             biased;
             turn = self.begin_until(limit) => turn,
-            () = self.client.keeper().pause_until(answer_max) => Err(Error::new(ErrorKind::Unavailable, "once per")
+            () = self.client.keeper().sleep_until(answer_max) => Err(Error::new(ErrorKind::Unavailable, "once per")
                 .with_lock(self.lock.name())
                 .with_message("the store did not answer in time; this period may count as done")),
         }
@@ -157,7 +160,7 @@ impl OncePer {
         }
     }
 
-    /// Looks at the record, and waits for the lock for a short while.
+    /// Reads the record, and waits for the lock for a short while.
     async fn begin_once(&self, limit: Option<Instant>) -> Result<Turn> {
         // First without the lock: it is held for as long as the work takes.
         if self.start_unless_begun().await?.is_none() {
@@ -208,7 +211,7 @@ impl OncePer {
         };
         match begun.checked_sub(start) {
             Some(ahead) if ahead > self.period => unexpected(format!(
-                "the record is {ahead:?} ahead of this node's clock; which of the clocks is wrong?"
+                "the record is {ahead:?} ahead of this host's wall clock: check it, and the clocks of the other hosts"
             )),
             Some(_) => Ok(None),
             None => Ok(Some(start)),

@@ -10,14 +10,16 @@ use crate::{BootInstant, Clock};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
-    /// The store answered the last heartbeat in time.
+    /// The store answered a heartbeat within the last half ttl. Where holds have no ttl, this is the status of an open
+    /// session even while the store is silent.
     Connected,
     /// The store has answered no heartbeat for half a ttl. Without an answer, all holds are lost at `until`.
     Suspect {
         /// The deadline, on the client's [`Clock`](crate::Clock).
         until: BootInstant,
     },
-    /// The session ended and its holds are lost; a new session is being opened.
+    /// No session is open, and one is being opened: the last one ended and its holds are lost, or a client of
+    /// [`build_lazy`](crate::ClientBuilder::build_lazy) has not had one yet.
     Lost,
     /// The client was closed.
     Closed,
@@ -41,7 +43,7 @@ impl StatusWatch {
         *self.statuses.borrow()
     }
 
-    /// Returns how long the client relies on its locks if the store goes on being silent: the time until the end of
+    /// Returns how long the client relies on its locks if the store stays silent: the time until the end of
     /// [`Suspect`](Status::Suspect), and zero after it. `None` in any other status.
     ///
     /// ```

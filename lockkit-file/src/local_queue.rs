@@ -11,7 +11,7 @@ use std::{
 
 use lockkit_core::{LockName, support::lock};
 use tokio::{
-    sync::{Mutex as AsyncMutex, OwnedMutexGuard, SetOnce},
+    sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch},
     time::Instant,
 };
 
@@ -29,7 +29,8 @@ pub(crate) struct LocalQueues {
 pub(crate) struct LocalQueue {
     name: LockName,
     turn: Arc<AsyncMutex<()>>,
-    contended: SetOnce<()>,
+    /// Whether the claim that has the turn holds the lock or has found it held.
+    contended: watch::Sender<bool>,
     /// The start of the present streak, in which the lock is passed on within the queue.
     streak: Mutex<Instant>,
     queues: Arc<Mutex<HashMap<LockName, Weak<LocalQueue>>>>,
@@ -39,7 +40,7 @@ pub(crate) struct LocalQueue {
 #[derive(Debug)]
 pub(crate) struct PollingTurn {
     _guard: OwnedMutexGuard<()>,
-    _queue: Arc<LocalQueue>,
+    queue: Arc<LocalQueue>,
 }
 
 impl LocalQueues {
@@ -52,7 +53,7 @@ impl LocalQueues {
         let queue = Arc::new(LocalQueue {
             name: name.clone(),
             turn: Arc::default(),
-            contended: SetOnce::new(),
+            contended: watch::Sender::default(),
             streak: Mutex::new(Instant::now()),
             queues: Arc::clone(&self.queues),
         });
@@ -68,7 +69,7 @@ impl LocalQueue {
     ///
     /// Dropping the future leaves the queue, and has no other effect.
     pub(crate) async fn turn(self: &Arc<Self>) -> PollingTurn {
-        PollingTurn { _guard: Arc::clone(&self.turn).lock_owned().await, _queue: Arc::clone(self) }
+        PollingTurn { _guard: Arc::clone(&self.turn).lock_owned().await, queue: Arc::clone(self) }
     }
 
     /// Starts a streak: the lock came from another client.
@@ -86,19 +87,26 @@ impl LocalQueue {
         is_over
     }
 
-    /// Notes that a claim of this queue holds the lock or has found it held.
+    /// Notes that the claim that has the turn holds the lock or has found it held.
     pub(crate) fn note_contended(&self) {
-        // Fails if it was noted before.
-        let _ = self.contended.set(());
+        self.contended.send_replace(true);
     }
 
-    /// Waits until contention was noted once.
+    /// Waits until contention is noted.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe.
     pub(crate) async fn contended(&self) {
-        self.contended.wait().await;
+        // The sender lives as long as the queue.
+        let _ = self.contended.subscribe().wait_for(|contended| *contended).await;
+    }
+}
+
+impl Drop for PollingTurn {
+    fn drop(&mut self) {
+        // Before the next turn: a lock that is free, on a disk that does not answer, is not busy.
+        self.queue.contended.send_replace(false);
     }
 }
 
@@ -132,6 +140,19 @@ mod tests {
         drop(third.await);
         drop(queue);
         assert!(lock(&queues.queues).is_empty());
+    }
+
+    #[tokio::test]
+    async fn contention_ends_with_the_turn_that_noted_it() {
+        let queue = LocalQueues::default().queue(&LockName::new("a").unwrap());
+        let turn = queue.turn().await;
+        queue.note_contended();
+        queue.contended().await;
+        drop(turn);
+        let _next = queue.turn().await;
+        tokio::select! { biased; () = queue.contended() => panic!("nobody holds it"), () = async {} => {} }
+        queue.note_contended();
+        queue.contended().await;
     }
 
     #[tokio::test]

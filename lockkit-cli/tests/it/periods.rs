@@ -88,5 +88,5 @@ fn a_store_that_cannot_keep_a_lock_refuses_to() {
     let home = Home::new();
     let refused = done(home.run(&["--at-least", "1h", "a"], "echo ran"));
     assert_eq!((refused.status, &*refused.stdout), (78, ""));
-    assert!(refused.message().contains("cannot keep this promise"), "{}", refused.message());
+    assert!(refused.message().contains("does not have this power"), "{}", refused.message());
 }

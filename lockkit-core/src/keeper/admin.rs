@@ -3,7 +3,7 @@
 //!
 //! Failure cases:
 //!
-//! * The caller's future is dropped: the request goes on to its end, so a break that was begun is reported in the log.
+//! * The caller's future is dropped: the request is still driven to its end, so a break that was begun is reported in the log.
 //!   A client that is closed or refused meanwhile waits for a break, for half of the time that closing may take.
 //! * The reply of a break is lost: the caller gets `Unavailable`, inspects and breaks again. The store compares the
 //!   contender, so the holder that came after is never broken in its place.

@@ -1,4 +1,4 @@
-//! A backend that panics ends its own call, and no task of the keeper.
+//! A panic of a backend, a waker, a log subscriber or a metrics recorder ends its own call, and no task of the keeper.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -18,6 +18,11 @@ pub(super) async fn caught<T>(operation: &'static str, work: impl Future<Output 
         }
     })
     .await
+}
+
+/// Runs a call of code that is not the keeper's, and drops its panic.
+pub(super) fn contained(call: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(call));
 }
 
 pub(super) fn panicked(operation: &'static str) -> Error {

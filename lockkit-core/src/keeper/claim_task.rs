@@ -1,4 +1,13 @@
 //! The task of one attempt, in the order of its steps: request, grant, hold.
+//!
+//! Failure cases:
+//!
+//! * All callers leave, at any step: the claim gives up, and is driven to its end; a grant that still comes is released.
+//! * The session ends while the claim waits, or the entry vanishes: a new claim follows after a pause.
+//! * The grant comes after its deadline, after the end of its session, or while the client drains: it is released, and a
+//!   new claim follows. A pinned entry would keep that claim waiting: it follows only when the release is confirmed.
+//! * The backend panics: the claim may have left an entry, so the session is abandoned.
+//! * The client closes, and the withdrawal is not confirmed for a ttl: the session is abandoned.
 
 use std::sync::Arc;
 
@@ -11,12 +20,13 @@ use super::{
     active_session::ActiveSession,
     attempt::Attempt,
     caught,
+    caught::contained,
     cleanup::AttemptCleanup,
     closed,
     ending::{Ending, HoldSpans},
     hold::Hold,
     loss::LossReason,
-    releases::{ReleaseKind, Releaser},
+    releases::Releaser,
 };
 use crate::{
     BootInstant, Error, ErrorKind, LockName, Result,
@@ -87,7 +97,6 @@ impl ClaimTask {
                     {
                         return Ok(Some(Granted { active, grant, pinned_until }));
                     }
-                    let has_ended = active.has_ended();
                     warn!(
                         lock = grant.name().as_ref(),
                         scheme = keeper.info.scheme,
@@ -95,20 +104,22 @@ impl ClaimTask {
                         claim = ?grant.claim(),
                         "granted too late; released"
                     );
-                    // If this is not confirmed at once, the next claim waits behind the late grant until it is.
-                    let kind = self.request.at_least.map_or(ReleaseKind::Remove, |at_least| {
-                        ReleaseKind::Unpin { pinned_until: keeper.clock.now().after(at_least) }
-                    });
-                    Box::pin(Releaser::new(Arc::clone(keeper), active).release_late(grant, kind)).await;
+                    let releaser = Releaser::new(Arc::clone(keeper), active);
+                    let is_removed = match request.at_least {
+                        Some(at_least) => {
+                            let pinned_until = keeper.clock.now().after(at_least);
+                            Box::pin(releaser.unpin_late(grant, pinned_until)).await
+                        }
+                        // If this is not confirmed at once, the next claim waits behind the late grant until it is.
+                        None => Box::pin(releaser.release_late(grant)).await,
+                    };
                     match pinned {
-                        // The session could not remove the entry any more, and a new claim would wait behind it.
-                        Ok(Some(_)) if has_ended => return Err(pinned_in_vain(&request.name)),
-                        Err(error)
-                            if has_ended && error.kind() != ErrorKind::Lost && !is_final(error.kind()) =>
-                        {
+                        Err(error) if is_final(error.kind()) => return Err(error),
+                        // Its entry may stay until the end of the pin, and a new claim would wait behind it.
+                        Ok(Some(_)) if !is_removed => return Err(pinned_in_vain(&request.name)),
+                        Err(error) if !is_removed && error.kind() != ErrorKind::Lost => {
                             return Err(pinned_in_vain(&request.name).with_source(error));
                         }
-                        Err(error) if is_final(error.kind()) => return Err(error),
                         _ => {}
                     }
                 }
@@ -200,7 +211,7 @@ impl ClaimTask {
         acquire.await
     }
 
-    /// Pins a grant whose hold shall last at least so long; returns until when it stays.
+    /// Pins the grant if the request has a minimum time of the hold; returns until when its entry stays.
     ///
     /// # Errors
     ///
@@ -230,12 +241,15 @@ impl ClaimTask {
         let Self { request, cleanup, permit, token, caller, .. } = self;
         let keeper = cleanup.keeper();
         let spans = HoldSpans::new(&caller, keeper.info.scheme, &grant);
-        HoldSpans::in_hold(spans.as_deref(), || debug!("granted"));
-        if let Some(contended) = cleanup.attempt().control().contended_since()
-            && !cleanup.attempt().is_over()
-        {
-            metrics::left_queue(keeper.info.scheme, contended);
-        }
+        // Its panic must not leave the grant without a hold.
+        contained(|| {
+            HoldSpans::in_hold(spans.as_deref(), || debug!("granted"));
+            if let Some(contended) = cleanup.attempt().control().contended_since()
+                && !cleanup.attempt().is_over()
+            {
+                metrics::left_queue(keeper.info.scheme, contended);
+            }
+        });
         let (key, armed_at) = (cleanup.key().cloned(), grant.armed_at());
         let ending = Ending::new(keeper, Arc::clone(&active), key, pinned_until, token, spans);
         let hold = Hold::new(grant, active.ttl(), request.max_hold, keeper.clock.clone());

@@ -8,15 +8,11 @@
 //! * The runtime is busy or blocked: callers that wait for a loss have their own timers, and each read of a guard reads
 //!   the clock ([`Hold::lost`], [`Hold::is_held`]).
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
 
-use super::{Keeper, hold::Hold};
+use super::{Keeper, caught::contained, hold::Hold};
 use crate::{
     BootInstant,
     backend::ClaimId,
@@ -104,7 +100,7 @@ impl Keeper {
         // Without the table's mutex: a loss wakes tasks.
         for hold in passed {
             // A panic, such as one of a log subscriber, must not end the checks of all other holds.
-            let _ = catch_unwind(AssertUnwindSafe(|| hold.check_clock()));
+            contained(|| hold.check_clock());
         }
         (next_check != BootInstant::NEVER).then(|| next_check.since(now))
     }

@@ -15,6 +15,7 @@ use tracing::{Instrument, Span, debug_span, warn};
 use super::{
     Keeper,
     active_session::ActiveSession,
+    caught::contained,
     cleanup::HoldCleanup,
     hold::{Hold, HoldEnd},
     loss::LossReason,
@@ -102,8 +103,11 @@ impl Ending {
             Some(HoldEnd::Lost(reason)) => Some(reason),
             Some(HoldEnd::Released) | None => None,
         };
-        HoldSpans::in_hold(spans.as_deref(), || report(hold.grant(), keeper.info.scheme, granted, loss));
-        drop(counted);
+        // Its panic must not prevent the release.
+        contained(|| {
+            HoldSpans::in_hold(spans.as_deref(), || report(hold.grant(), keeper.info.scheme, granted, loss));
+            drop(counted);
+        });
         // Renewals of the session would keep the entry of a hold alive that passed its deadline.
         let is_expired = || loss.is_some() && keeper.clock.now() >= hold.deadline();
         if keeper.info.lifetime == Lifetime::Session && is_expired() {

@@ -10,16 +10,12 @@
 //! mutex, so an answer of the server that arrives later cannot revive the hold. No call here blocks, and none has to be
 //! made on a runtime. A hold has no task: the call that ends it starts its [`Ending`], once, without a mutex held.
 
-use std::{
-    fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
 
 use super::{
+    caught::contained,
     ending::Ending,
     loss::LossReason,
     share::{HoldShare, Left},
@@ -106,12 +102,14 @@ impl Hold {
         HoldShare::new(self)
     }
 
-    /// Notes that a caller has got a guard of this hold.
-    pub(crate) fn note_used(&self) {
-        lock(&self.state).used = true;
+    /// Notes that a caller gets a guard of this hold; returns false if the hold ended before any caller had one.
+    pub(crate) fn note_used(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.used |= state.is_held();
+        state.used
     }
 
-    /// Returns whether a caller has got a guard; otherwise nobody knows of the hold.
+    /// Returns whether a caller got a guard before the hold ended; otherwise nobody knows of the hold.
     pub(crate) fn was_used(&self) -> bool {
         lock(&self.state).used
     }
@@ -136,6 +134,7 @@ impl Hold {
                     .with_message(format!("{REENTRIES_PER_HOLD_MAX} guards of one owner")));
             }
             state.guards += 1;
+            state.used = true;
             Ok(Some(HoldShare::new(self)))
         })
     }
@@ -330,7 +329,7 @@ impl Hold {
         drop(state);
         if was_held && !is_held {
             // A waker that panics must not prevent the release.
-            let _ = catch_unwind(AssertUnwindSafe(|| self.changed.notify_waiters()));
+            contained(|| self.changed.notify_waiters());
         }
         Left::new(ending)
     }

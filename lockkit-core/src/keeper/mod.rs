@@ -51,6 +51,7 @@ mod parked;
 mod powers;
 mod reentry;
 mod releases;
+mod request;
 #[cfg(feature = "testing")]
 pub(crate) mod residue;
 mod runtime;
@@ -72,56 +73,24 @@ use self::{
     claim_task::ClaimTask,
     clock_watch::ClockWatch,
     hold::Hold,
-    reentry::{ReentryKey, ReentryTable, WaitStart},
+    reentry::{ReentryTable, WaitStart},
 };
 pub(crate) use self::{
     attempt::AcquireAnswer,
     loss::LossReason,
     powers::Proclaims,
+    request::{LockRequest, WaitPolicy},
     runtime::Runtime,
     share::HoldShare,
     start::{Patience, Setup},
 };
 use crate::{
-    Clock, Error, ErrorKind, LockName, Owner, Proposal, Result, Status, StatusWatch,
+    Clock, Error, ErrorKind, LockName, Result, Status, StatusWatch,
     backend::{Backend, BackendInfo, ClaimId, ClaimSource, Grant, Promises},
     limits::{RELEASE_ANSWER_MAX, RELEASES_UNCONFIRMED_MAX, WAITERS_PER_CLIENT_MAX},
     metrics::{AcquireCall, Counted},
     sync::{Mutex, lock},
 };
-
-/// The request of a caller.
-#[derive(Clone, Debug)]
-pub(crate) struct LockRequest {
-    pub(crate) name: LockName,
-    pub(crate) owner: Option<Owner>,
-    pub(crate) max_hold: Option<Duration>,
-    /// How long the entry stays at least, once granted.
-    pub(crate) at_least: Option<Duration>,
-    /// What the claim proposes in an election.
-    pub(crate) proposal: Option<Proposal>,
-}
-
-impl LockRequest {
-    pub(crate) fn new(name: LockName) -> Self {
-        Self { name, owner: None, max_hold: None, at_least: None, proposal: None }
-    }
-
-    fn key(&self) -> Option<ReentryKey> {
-        self.owner.clone().map(|owner| (self.name.clone(), owner))
-    }
-}
-
-/// How long a caller waits.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum WaitPolicy {
-    /// Without a time limit.
-    Unlimited,
-    /// In the queue, until this time limit.
-    Until(tokio::time::Instant),
-    /// Not at all: one request, answered before this time limit.
-    Try(tokio::time::Instant),
-}
 
 /// The engine of one client, shared by its handles and its tasks.
 #[derive(Debug)]
@@ -179,10 +148,9 @@ impl Keeper {
         let mut ticket = match self.begin(request, policy) {
             Ok(AcquireStart::Held(share)) => {
                 call.reentered();
-                share.hold().note_used();
                 return Ok(Some(share));
             }
-            Ok(AcquireStart::Answered(answer)) => return call.ended(used(answer)),
+            Ok(AcquireStart::Answered(answer)) => return call.ended(used(answer, request)),
             Ok(AcquireStart::Waits(ticket)) => ticket,
             Err(error) => return call.ended(Err(error)),
         };
@@ -199,7 +167,7 @@ impl Keeper {
             answer = ticket.answer() => answer,
             () = time_limit => ticket.timed_out(),
         };
-        call.ended(used(answer))
+        call.ended(used(answer, request))
     }
 
     fn begin(self: &Arc<Self>, request: &LockRequest, policy: WaitPolicy) -> Result<AcquireStart> {
@@ -244,8 +212,13 @@ impl Keeper {
     pub(crate) async fn pause_until(&self, until: tokio::time::Instant) {
         tokio::select! {
             () = self.refusing.cancelled() => {}
-            () = self.runtime.sleep_until(until) => {}
+            () = self.sleep_until(until) => {}
         }
+    }
+
+    /// Waits until this instant.
+    pub(crate) async fn sleep_until(&self, until: tokio::time::Instant) {
+        self.runtime.sleep_until(until).await;
     }
 
     /// Gives back a share of a hold; if it was the last one, waits until the release is confirmed.
@@ -283,7 +256,10 @@ impl Keeper {
 
     /// Returns the error for a power that the backend does not have.
     fn unsupported(&self, operation: &'static str) -> Error {
-        let why = format!("the backend {} cannot keep this promise", self.info.scheme);
+        let why = format!(
+            "the backend {} does not have this power; `info().powers` lists those it has",
+            self.info.scheme
+        );
         Error::new(ErrorKind::Unsupported, operation).with_message(why)
     }
 
@@ -358,12 +334,16 @@ impl Keeper {
             () = time_limit => {}
         }
         let held = self.holds().iter().filter(|hold| hold.end().is_none()).count();
-        self.close().await?;
-        match held {
-            0 => Ok(()),
-            held => Err(Error::new(ErrorKind::Lost, "drain")
-                .with_message(format!("locks that were still held after {limit:?}: {held}"))),
+        let closed = self.close().await;
+        if held == 0 {
+            return closed;
         }
+        let lost = Error::new(ErrorKind::Lost, "drain")
+            .with_message(format!("locks that were still held after {limit:?}: {held}"));
+        Err(match closed {
+            Ok(()) => lost,
+            Err(unclosed) => lost.with_source(unclosed),
+        })
     }
 
     /// Closes the client and waits until its session has ended.
@@ -386,10 +366,15 @@ enum AcquireStart {
     Waits(Ticket),
 }
 
-/// Notes that a caller gets a guard, if this is one.
-fn used(answer: AcquireAnswer) -> AcquireAnswer {
-    if let Ok(Some(share)) = &answer {
-        share.hold().note_used();
+/// Notes that a caller gets a guard, if this is one. Where the hold ended before, nobody had it, and its pin is removed:
+/// then the caller that asked for the pin gets no guard.
+fn used(answer: AcquireAnswer, request: &LockRequest) -> AcquireAnswer {
+    if let Ok(Some(share)) = &answer
+        && !share.hold().note_used()
+        && request.at_least.is_some()
+        && let Some(lost) = share.hold().loss()
+    {
+        return Err(lost);
     }
     answer
 }

@@ -2,7 +2,7 @@
 //!
 //! Failure cases:
 //!
-//! * The caller's future is dropped: the request goes on to its end; a proclaim and a written record may take effect.
+//! * The caller's future is dropped: the request is still driven to its end; a proclaim and a written record may take effect.
 //! * The reply of a proclaim or a written record is lost: it is repeated until the store answers or the hold ends. The
 //!   next proclaim is sent only after that, so proclaims never overtake each other.
 //! * No session is open: a read fails as `Unavailable` after [`TRY_ANSWER_MAX`]; the others wait for the end of their hold.
@@ -62,7 +62,7 @@ impl HolderRequest {
         }
     }
 
-    /// Sends the request; `None` if the session has not this power.
+    /// Sends the request; `None` if the session does not have this power.
     fn send<'a>(
         &'a self,
         session: &'a dyn Session,

@@ -117,17 +117,34 @@ impl Releaser {
 
     /// Releases an ended hold.
     pub(super) async fn release_hold(&self, hold: HoldCleanup, kind: ReleaseKind) {
-        self.release(Released::Hold(hold), kind).await;
+        self.release(self.unsent(Released::Hold(hold), kind)).await;
     }
 
-    /// Releases a grant that came too late.
-    pub(super) async fn release_late(&self, grant: Grant, kind: ReleaseKind) {
-        self.release(Released::LateGrant(grant), kind).await;
+    /// Releases a grant that came too late; returns whether the store has confirmed that at once.
+    pub(super) async fn release_late(&self, grant: Grant) -> bool {
+        self.release(self.unsent(Released::LateGrant(grant), ReleaseKind::Remove)).await
     }
 
-    /// Sends a release. If the store does not confirm it at once, workers retry it for at most one ttl; where holds have
-    /// no lifetime, until it is confirmed.
-    async fn release(&self, of: Released, kind: ReleaseKind) {
+    /// Releases a grant that came too late and that may be pinned, as often as the others; returns whether the store
+    /// has confirmed it. The caller waits for that: a new claim would wait behind the entry until the end of the pin.
+    pub(super) async fn unpin_late(&self, grant: Grant, pinned_until: BootInstant) -> bool {
+        let mut release = self.unsent(Released::LateGrant(grant), ReleaseKind::Unpin { pinned_until });
+        let mut pauses = retry_pauses();
+        loop {
+            if let Some(outcome) = self.try_release(&release).await {
+                return outcome.is_ok();
+            }
+            release.counted.get_or_insert_with(|| Counted::retried_release(self.keeper.info.scheme));
+            let left = release.until.since(self.keeper.clock.now());
+            tokio::select! {
+                () = tokio::time::sleep(pauses.next_pause().min(left)) => {}
+                () = self.active.ended() => {}
+            }
+        }
+    }
+
+    /// Returns a release that is retried for at most one ttl; where holds have no lifetime, until it is confirmed.
+    fn unsent(&self, of: Released, kind: ReleaseKind) -> Unconfirmed {
         let Self { keeper, active } = self;
         let ttl = keeper.clock.now().after(active.ttl());
         let until = match (keeper.info.lifetime, kind) {
@@ -139,15 +156,23 @@ impl Releaser {
         let (scheme, grant) = (keeper.info.scheme, of.grant());
         let (lock, token) = (grant.name().as_ref(), grant.token().get());
         let span = debug_span!("release", lock, scheme, token, claim = ?grant.claim());
-        let mut release = Unconfirmed { of, kind, until, pauses: None, span, counted: None };
+        Unconfirmed { of, kind, until, pauses: None, span, counted: None }
+    }
+
+    /// Sends a release; if the store does not confirm it at once, workers retry it. Returns whether it is confirmed.
+    async fn release(&self, mut release: Unconfirmed) -> bool {
+        let Self { keeper, active } = self;
         if let Some(outcome) = self.try_release(&release).await {
-            return release.finish(outcome);
+            let is_confirmed = outcome.is_ok();
+            release.finish(outcome);
+            return is_confirmed;
         }
-        release.counted = Some(Counted::retried_release(scheme));
+        release.counted = Some(Counted::retried_release(keeper.info.scheme));
         active.releases().push(release, keeper.clock.now());
         if active.releases().wants_worker() {
             keeper.runtime.spawn(keeper.claim_tasks.track_future(self.clone().retry_all()));
         }
+        false
     }
 
     /// Runs one worker: retries the release that is due first, until none is left.

@@ -67,7 +67,7 @@ impl Keeper {
             ("withdrawals", unsent),
             ("runners of first polls", in_order),
             ("parked tasks", parked),
-            // Of tasks and handles: without the watching thread's, and that of the list to which this is an answer.
+            // References of tasks and handles: without that of the watching thread, and that of the caller of this list.
             ("users of the keeper", Arc::strong_count(self).saturating_sub(2)),
         ]
     }

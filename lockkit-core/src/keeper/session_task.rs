@@ -1,4 +1,14 @@
 //! The task that keeps a session open: opening, heartbeats, losses, deadlines, and a new session after a lost one.
+//!
+//! Failure cases:
+//!
+//! * A heartbeat is not answered: the next one follows after a quarter of the interval, and the clock decides.
+//! * The deadline passes, also while the machine is suspended or the task is not run: the session is given up, and an
+//!   answer that comes later does not revive it. The clock is read after every event.
+//! * The store reports the end of the session or of a hold: lost at once.
+//! * Opening takes most of the ttl: the session is renewed before it is used, or discarded.
+//! * The client closes while a session is being opened: a task closes it once it is open.
+//! * The store ends every session at once: the pauses grow.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -176,7 +186,8 @@ impl SessionTask {
     /// relies on it.
     async fn renew_if_late(&self, active: &ActiveSession) -> Result<()> {
         let window = self.keeper.info.heartbeat.interval(active.ttl());
-        if self.keeper.clock.now().since(active.armed_at()) <= window {
+        let has_lifetime = self.keeper.info.lifetime != Lifetime::Process;
+        if !has_lifetime || self.keeper.clock.now().since(active.armed_at()) <= window {
             return Ok(());
         }
         let mut heartbeat = Some(self.start_heartbeat(active));

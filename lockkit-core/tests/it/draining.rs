@@ -111,6 +111,17 @@ fn guard_dropped_at_the_end_of_main_leaves_its_entry_unless_the_client_is_closed
     }
 }
 
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn holds_left_at_the_drain_limit_are_reported_although_the_close_fails() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let client = backend.client().await;
+    let _guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    backend.script.unclosable.store(1, Ordering::SeqCst);
+    let error = in_time(client.drain(TTL / 2)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert!(format!("{error:#}").contains("close"), "{error:#}");
+}
+
 /// The holder releases, and its successor's client begins to drain before any task has run.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn grant_that_arrives_as_its_client_begins_to_drain_is_given_back() {

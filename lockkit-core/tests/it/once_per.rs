@@ -121,6 +121,31 @@ async fn a_holder_that_lost_the_lock_writes_no_record() {
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn drain_is_not_taken_for_a_silent_store() {
+    let server = MemoryServer::new();
+    let (one, other, start) = (client(&server).await, client(&server).await, Instant::now());
+    let guard = one.lock(NAME).unwrap().acquire().await.unwrap();
+    let waiting = work(&other, start, Duration::ZERO);
+    let (turn, drained) = tokio::join!(waiting.begin_timeout(TTL * 2), other.drain(TTL));
+    assert_eq!((kind(turn), drained.unwrap()), (ErrorKind::Closed, ()));
+    guard.release().await.unwrap();
+    // While the record is being written, the lock is held: the drain waits for the work.
+    server.hold_requests();
+    let work = work(&one, start, Duration::ZERO);
+    let beginning = tokio::spawn(async move { work.begin_timeout(TTL * 2).await });
+    for _ in 0..3 {
+        deliver_next(&server).await;
+    }
+    let draining = tokio::spawn(async move { one.drain(TTL * 2).await });
+    settle().await;
+    server.deliver_requests();
+    let Turn::Yours(guard) = in_time(beginning).await.unwrap().unwrap() else { panic!("not begun") };
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    in_time(draining).await.unwrap().unwrap();
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn work_begins_after_an_outage() {
     let server = MemoryServer::new();
     let (client, start) = (client(&server).await, Instant::now());

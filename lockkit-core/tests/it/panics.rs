@@ -5,11 +5,12 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use crate::common::{NAME, TTL, eventually, in_time, kind};
+use crate::common::{NAME, TTL, client, eventually, in_time, kind};
 use crate::scripted::Scripted;
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, LockClient, Status, TimeSource, backend::Lifetime, memory::MemoryServer,
 };
+use tracing_subscriber::layer::SubscriberExt;
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn client_recovers_from_a_panic_while_opening() {
@@ -52,6 +53,28 @@ async fn panicked_release_is_retried_and_panicked_acquire_ends_its_session() {
             eventually(TTL, "the session is closed", || script.closed.load(Ordering::SeqCst) == 1).await;
         }
         assert!(lock.acquire().await.unwrap().is_held(), "the client still works");
+    }
+}
+
+/// A subscriber that panics at each event of this module.
+struct PanickingLog(&'static str);
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for PanickingLog {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        assert_ne!(event.metadata().target(), self.0, "panics on request");
+    }
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn subscriber_that_panics_prevents_no_release() {
+    for module in ["lockkit_core::keeper::claim_task", "lockkit_core::keeper::ending"] {
+        let server = MemoryServer::new();
+        let lock = client(&server).await.lock(NAME).unwrap().max_hold(TTL / 2);
+        let log = tracing_subscriber::registry().with(PanickingLog(module));
+        let _log = tracing::subscriber::set_default(log);
+        let guard = lock.acquire().await.unwrap();
+        assert_eq!(in_time(guard.lost()).await.kind(), ErrorKind::Lost, "{module}");
+        eventually(TTL, "released", || server.is_empty()).await;
     }
 }
 

@@ -97,6 +97,50 @@ async fn a_grant_that_vanished_before_its_pin_is_claimed_again() {
     assert_eq!(server.inspect(&name()).holder.unwrap().token, Some(guard.token()));
 }
 
+/// The pin is answered after the deadline of its grant, so the grant is released; a new claim must not wait behind it.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn claim_after_a_late_pin_waits_until_the_late_grant_is_released() {
+    for lifetime in [Lifetime::Session, Lifetime::Hold] {
+        let backend = Scripted::with_pins(lifetime);
+        let script = &backend.script;
+        script.releases_refused.store(true, Ordering::SeqCst);
+        script.pin_takes_ms.store((TTL * 2).as_millis() as u64, Ordering::SeqCst);
+        let lock = backend.client().await.lock(NAME).unwrap().hold_at_least(AT_LEAST);
+        let acquiring = tokio::spawn(async move { lock.acquire().await });
+        eventually(TTL * 3, "released once", || script.releases_tried.load(Ordering::SeqCst) == 1).await;
+        script.pin_takes_ms.store(0, Ordering::SeqCst);
+        eventually(TTL, "released again", || script.releases_tried.load(Ordering::SeqCst) > 3).await;
+        assert_eq!(script.claims.load(Ordering::SeqCst), 1, "{lifetime:?}: a claim behind the late grant");
+        script.releases_refused.store(false, Ordering::SeqCst);
+        assert!(in_time(acquiring).await.unwrap().unwrap().is_held());
+        assert_eq!(script.claims.load(Ordering::SeqCst), 2);
+    }
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn late_pinned_grant_that_is_never_released_is_an_error_instead_of_a_wait() {
+    let backend = Scripted::with_pins(Lifetime::Session);
+    backend.script.releases_refused.store(true, Ordering::SeqCst);
+    backend.script.pin_takes_ms.store((TTL * 2).as_millis() as u64, Ordering::SeqCst);
+    let lock = backend.client().await.lock(NAME).unwrap().hold_at_least(AT_LEAST);
+    assert_eq!(kind(in_time(lock.acquire()).await), ErrorKind::Lost);
+    assert_eq!(backend.script.claims.load(Ordering::SeqCst), 1);
+}
+
+/// The hold ends before its caller is polled: nobody had it, so its pin is removed, and nobody gets it.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn hold_that_ends_before_its_caller_looks_is_not_returned_without_its_pin() {
+    let server = MemoryServer::new();
+    let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
+    let lock = lock_of_new_client(&server).await.hold_at_least(AT_LEAST).max_hold(TTL);
+    let mut acquiring = Box::pin(lock.acquire());
+    assert!(timeout(Duration::from_millis(1), &mut acquiring).await.is_err());
+    holder.release().await.unwrap();
+    sleep(TTL * 2).await;
+    assert!(server.is_empty(), "its pin is removed");
+    assert_eq!(kind(acquiring.await), ErrorKind::Lost);
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_time_beyond_the_limit_is_refused() {
     let server = MemoryServer::new();

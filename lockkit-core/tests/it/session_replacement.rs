@@ -190,6 +190,17 @@ async fn late_session_whose_renewal_is_not_answered_is_given_up_after_an_interva
     assert!(start.elapsed() <= most, "{:?}", start.elapsed());
 }
 
+/// Where holds have no lifetime, nothing expires while a session opens slowly.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn session_without_a_lifetime_is_not_renewed_before_it_is_used() {
+    let backend = Scripted::new(Lifetime::Process);
+    backend.script.open_takes_ms.store(TTL.as_millis() as u64, Ordering::SeqCst);
+    backend.script.heartbeats_wait.store(true, Ordering::SeqCst);
+    let client = backend.client().await;
+    assert_eq!(client.status().current(), Status::Connected);
+    assert_eq!(backend.script.opened.load(Ordering::SeqCst), 1);
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn idle_session_is_lost_exactly_at_its_deadline() {
     let backend = Scripted::new(Lifetime::Session);

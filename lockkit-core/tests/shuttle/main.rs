@@ -13,6 +13,8 @@
 
 #[path = "../../src/keeper/attempt.rs"]
 mod attempt;
+#[path = "../../src/keeper/caught.rs"]
+mod caught;
 #[path = "../../src/keeper/hold.rs"]
 mod hold;
 #[path = "../../src/keeper/loss.rs"]
