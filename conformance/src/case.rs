@@ -221,7 +221,7 @@ impl Need {
                 "observers of an election poll; notifications are not claimed".to_owned(),
             ),
             Self::Records => (info.powers.records, "records are not claimed".to_owned()),
-            Self::Pins => (info.powers.pins, "holds that last at least so long are not claimed".to_owned()),
+            Self::Pins => (info.powers.pins, "pins are not claimed".to_owned()),
             Self::List => (info.powers.list, "listing locks is not claimed".to_owned()),
             Self::Break => (info.powers.break_lock, "breaking locks is not claimed".to_owned()),
             Self::Inspection => (

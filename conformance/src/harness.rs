@@ -83,9 +83,8 @@ pub trait Harness: Debug + Send + Sync + 'static {
         Rounds::Few
     }
 
-    /// Returns how long after the lease of a dead client a waiter may still wait for its lock, as the backend documents
-    /// it; where holds end with their process, how long after that end. `None` if only the re-checks of waiters bound
-    /// it.
+    /// Returns the documented maximum wait for the lock of a dead client: from the end of its lease, or of its process
+    /// where holds end with that. `None` if only the re-checks of waiters bound it.
     fn expiry_delay(&self) -> Option<Duration> {
         None
     }

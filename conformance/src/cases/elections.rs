@@ -19,7 +19,7 @@ use crate::{
 pub(super) const CASES: &[Case] = &[
     case!(candidates_lead_one_after_another: SeenLeader FencedExclusion, needs Need::Elections),
     case!(observers_see_leaders_and_their_values: SeenLeader, needs Need::Elections),
-    case!(observers_are_told_without_a_recheck: SeenLeader, needs Need::LeaderWatch),
+    case!(observers_are_notified_before_the_recheck: SeenLeader, needs Need::LeaderWatch),
     case!(observers_never_see_an_older_leader_after_a_newer_one: SeenLeader TokenOrder, needs Need::Elections),
     case!(successor_of_a_dead_leader_is_seen: SeenLeader BoundedTakeover, needs Need::Elections, Need::Ttl),
     case!(former_leader_proclaims_nothing: SeenLeader FencedExclusion, needs Need::Elections),
@@ -104,7 +104,7 @@ async fn observers_see_leaders_and_their_values(cx: Cx) -> Result<()> {
     Ok(())
 }
 
-async fn observers_are_told_without_a_recheck(cx: Cx) -> Result<()> {
+async fn observers_are_notified_before_the_recheck(cx: Cx) -> Result<()> {
     let (name, client, watching) = (cx.name(), cx.client().await?, cx.client().await?);
     // Before the first re-check that could find the change.
     let bound = earliest_recheck(watching.ttl()) / 2;

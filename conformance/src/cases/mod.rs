@@ -9,9 +9,9 @@ mod elections;
 mod evidence;
 mod exclusion;
 mod inspection;
-mod leftovers;
 mod lifetimes;
 mod links;
+mod lock_sets;
 mod losses;
 mod names;
 mod order;
@@ -20,9 +20,9 @@ mod processes;
 mod random;
 mod records;
 mod reentry;
+mod residue;
 mod server;
 mod sessions;
-mod several;
 mod silence;
 mod stores;
 mod takeover;
@@ -40,11 +40,11 @@ pub(crate) fn all() -> Vec<Case> {
         reentry::CASES,
         ttl::CASES,
         lifetimes::CASES,
-        leftovers::CASES,
+        residue::CASES,
         names::CASES,
         trust::CASES,
         cancel::CASES,
-        several::CASES,
+        lock_sets::CASES,
         sessions::CASES,
         silence::CASES,
         clocks::CASES,

@@ -24,7 +24,7 @@ use crate::{
 
 pub(super) const CASES: &[Case] = &[
     case!(work_runs_once_per_period_although_clocks_differ: OncePerPeriod, needs Need::Records),
-    case!(node_that_comes_late_does_not_repeat_the_work: OncePerPeriod, needs Need::Records),
+    case!(process_that_comes_late_does_not_repeat_the_work: OncePerPeriod, needs Need::Records),
     case!(record_outlives_holds_and_sessions: OncePerPeriod, needs Need::Records),
     case!(former_holder_writes_no_record: OncePerPeriod FencedExclusion, needs Need::Records),
     case!(records_of_different_names_are_independent: OncePerPeriod Security, needs Need::Records),
@@ -37,28 +37,28 @@ const PERIOD: Duration = Duration::from_secs(24 * 60 * 60);
 const KEEP: Duration = Duration::from_secs(60);
 
 async fn work_runs_once_per_period_although_clocks_differ(cx: Cx) -> Result<()> {
-    const NODES: u64 = 3;
+    const PROCESSES: u64 = 3;
     let (name, done, periods) = (cx.name(), Arc::new(AtomicUsize::new(0)), cx.times(8, 3));
     let mut clients = Vec::new();
-    for _ in 0..NODES {
+    for _ in 0..PROCESSES {
         clients.push(cx.client().await?);
     }
     for period in 0..u32::try_from(periods)? {
         // At the first moment some clocks show the period and some still show the one before; at the second all do.
         for since_midnight in [Duration::ZERO, Duration::from_secs(2)] {
-            let mut nodes = Vec::new();
-            for (client, node) in clients.iter().zip(0..) {
+            let mut processes = Vec::new();
+            for (client, process) in clients.iter().zip(0..) {
                 // Each clock is half a second ahead of the one before it; the first one is late.
                 let now = midnight() + PERIOD * period + since_midnight - Duration::from_millis(750)
-                    + Duration::from_millis(500 * node);
+                    + Duration::from_millis(500 * process);
                 let work = client.once_per(name.as_str(), PERIOD)?.wall_clock(move || now);
                 let done = Arc::clone(&done);
-                nodes.push(tokio::spawn(async move {
+                processes.push(tokio::spawn(async move {
                     work.run(async |_| done.fetch_add(1, Ordering::SeqCst)).await.map(drop)
                 }));
             }
-            for node in nodes {
-                node.await??;
+            for process in processes {
+                process.await??;
             }
         }
     }
@@ -68,7 +68,7 @@ async fn work_runs_once_per_period_although_clocks_differ(cx: Cx) -> Result<()> 
     Ok(())
 }
 
-async fn node_that_comes_late_does_not_repeat_the_work(cx: Cx) -> Result<()> {
+async fn process_that_comes_late_does_not_repeat_the_work(cx: Cx) -> Result<()> {
     let (name, now) = (cx.name(), midnight() + PERIOD / 2);
     let (one, late) = (cx.client().await?, cx.client().await?);
     let work = one.once_per(name.as_str(), PERIOD)?.wall_clock(move || now);

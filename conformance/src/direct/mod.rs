@@ -253,8 +253,8 @@ pub async fn cancel_during_handoff(
     granted
 }
 
-/// Returns why this backend opens no session. A client of it must fail with the same kind at once: a failure that a
-/// retry cannot mend is not retried.
+/// Returns why this backend opens no session. A client of it must fail with the same kind at once: a failure that
+/// no retry can fix is not retried.
 ///
 /// # Panics
 ///

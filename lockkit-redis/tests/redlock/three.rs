@@ -103,7 +103,7 @@ pub const LEFT_OUT: [LeftOut; 5] = [
             "broken_holder_learns_of_its_loss_in_time",
             "former_leader_proclaims_nothing",
             "holder_of_a_plain_lock_leads_without_a_value",
-            "node_that_comes_late_does_not_repeat_the_work",
+            "process_that_comes_late_does_not_repeat_the_work",
             "observers_never_see_an_older_leader_after_a_newer_one",
             "observers_see_leaders_and_their_values",
             "older_value_does_not_undo_a_newer_one",
