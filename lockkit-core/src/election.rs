@@ -27,7 +27,7 @@ use crate::{
 
 /// An election: candidates campaign for a name, one of them leads, and everybody can see who and what it proposes.
 ///
-/// It is the lock of the same name: who leads holds the lock, with everything that a lock has (fencing token, loss
+/// It is the lock of the same name: the leader holds the lock, with everything that a lock has (fencing token, loss
 /// signal with a time bound, queue). The value holds nothing and does no I/O. Cheap to clone.
 ///
 /// ```
@@ -142,7 +142,7 @@ impl Election {
     ///
     /// Every change is reported that the store can show: leaders and values that follow each other faster than they
     /// can be read are reported as one. A leader is never reported after a newer one (by token), nor an older value of
-    /// a leader after a newer one. The observation goes on through outages and new sessions; an error is its last item.
+    /// a leader after a newer one. The observation continues through outages and new sessions; an error is its last item.
     pub fn observe(&self) -> Observer {
         let changes = self.client.keeper().observe(self.name.clone());
         Observer { changes, has_ended: false, _client: Arc::clone(&self.client) }

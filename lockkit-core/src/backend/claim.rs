@@ -1,4 +1,4 @@
-//! One attempt at a lock, as the backend receives it.
+//! A claim, as the backend receives it.
 
 use std::{
     fmt,
@@ -14,7 +14,7 @@ use crate::{
     sync::{Mutex, lock},
 };
 
-/// The random identity of one attempt, never reused. It identifies an entry whose creation reply was lost.
+/// The random identity of one claim, never reused. It identifies an entry whose creation reply was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClaimId(u128);
 
@@ -136,7 +136,8 @@ impl fmt::Debug for ClaimId {
     }
 }
 
-/// One attempt at a lock, created by the keeper or by a test that drives a [`Session`](super::Session) itself.
+/// What one owner enters at the store to get one lock. The keeper creates it, or a test that drives a
+/// [`Session`](super::Session) itself. If the session ends before the grant, the keeper makes another claim.
 ///
 /// A backend handles a timeout and a dropped future the same way: [`give_up`](Self::give_up) resolves.
 #[derive(Clone, Debug)]
@@ -170,7 +171,7 @@ impl Claim {
         &self.name
     }
 
-    /// Returns the identity of this attempt.
+    /// Returns the identity of this claim.
     pub fn id(&self) -> ClaimId {
         self.id
     }

@@ -111,9 +111,9 @@ pub trait Backend: Debug + Send + Sync + 'static {
 
     /// Opens a session whose holds live for `ttl` without renewal.
     ///
-    /// The ttl is raised to the server's minimum and rounded up to its resolution. [`Grant::armed_at`] and
-    /// [`Renewal::Renewed`] are readings of the keeper's `clock`. The backend's request timeouts bound the call; the
-    /// keeper retries it.
+    /// The server may move the ttl into its own bounds, and rounds it up to its resolution; [`Session::ttl`] returns what
+    /// it granted. [`Grant::armed_at`] and [`Renewal::Renewed`] are readings of the keeper's `clock`. The backend's
+    /// request timeouts bound the call; the keeper retries it.
     ///
     /// # Errors
     ///
@@ -205,7 +205,7 @@ pub trait Session: Debug + Send + Sync + 'static {
         None
     }
 
-    /// Optional: holds that last at least so long.
+    /// Optional: minimum hold times.
     fn pins(&self) -> Option<&dyn Pins> {
         None
     }

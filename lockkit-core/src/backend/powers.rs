@@ -140,7 +140,7 @@ pub trait Records: Debug + Send + Sync {
     async fn write(&self, grant: &Grant, record: &str, keep: Duration) -> Result<bool>;
 }
 
-/// Holds that last at least so long, whatever becomes of the holder.
+/// Pins: keeps the entry of a hold in the store for a minimum time, even if the holder dies.
 ///
 /// # Cancel safety
 ///
@@ -150,8 +150,8 @@ pub trait Pins: Debug + Send + Sync {
     /// Makes the entry of this grant stay for `at_least` from now, by the store's own lifetime: also if the session or
     /// the process ends. Returns `false` if the grant is not held any more. Idempotent.
     ///
-    /// Heartbeats keep the entry beyond that time while the grant is held, and never shorten it. As ever, a hold is
-    /// not believed to last longer than its entry does.
+    /// Heartbeats keep the entry beyond that time while the grant is held, and never shorten it. A hold is
+    /// never relied on for longer than its entry lives.
     ///
     /// # Errors
     ///

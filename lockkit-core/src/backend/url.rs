@@ -65,7 +65,7 @@ impl BackendUrl {
         let singles = singles.iter().map(|single| single_host(single)).collect::<Result<Vec<&UriStr>>>()?;
         let Some(first) = singles.first() else { return Err(invalid("not a URL")) };
         if first.fragment().is_some() {
-            return Err(invalid("a `#` in a password or path is written %23"));
+            return Err(invalid("a `#` in a password or path must be written %23"));
         }
         let login = first.authority_components().and_then(|authority| authority.userinfo());
         let (user, password) = match login.map(|login| login.split_once(':').unwrap_or((login, ""))) {
@@ -152,7 +152,7 @@ impl BackendUrl {
             Some((_, meaning)) => Ok(Some(*meaning)),
             None => {
                 let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-                Err(invalid(format!("option {option:?} is one of {}", known.join(", "))))
+                Err(invalid(format!("option {option:?} must be one of {}", known.join(", "))))
             }
         }
     }
@@ -203,7 +203,7 @@ fn escaped(text: &str, characters: &'static AsciiSet) -> String {
 }
 
 fn single_host(text: &str) -> Result<&UriStr> {
-    UriStr::new(text).map_err(|_| invalid("not a URL (a `%` in a password or path is written %25)"))
+    UriStr::new(text).map_err(|_| invalid("not a URL (a `%` in a password or path must be written %25)"))
 }
 
 fn not_empty(text: &str) -> Option<&str> {

@@ -63,9 +63,9 @@ impl Store {
         }
         let (claim, session) = (first.claim, first.session);
         self.remove(name, claim);
-        if let Some(lease) = self.sessions.get(&session).filter(|_| !self.muted) {
+        if let Some(server_session) = self.sessions.get(&session).filter(|_| !self.muted) {
             // Fails if the client is gone.
-            let _ = lease.broken.send(claim);
+            let _ = server_session.broken.send(claim);
         }
         true
     }
@@ -74,7 +74,7 @@ impl Store {
         let contender =
             Contender::new(entry.claim.to_string(), entry.token, Some(entry.metadata.record().clone()))
                 .with_session(entry.session.to_string());
-        let expiry = self.sessions.get(&entry.session).filter(|_| !entry.left).map(|lease| lease.expires_at);
+        let expiry = self.sessions.get(&entry.session).filter(|_| !entry.left).map(|one| one.expires_at);
         match expiry.max(entry.pinned_until) {
             Some(expiry) => contender.with_remaining(expiry.saturating_duration_since(now)),
             None => contender,

@@ -24,7 +24,7 @@ pub(super) type SessionId = u64;
 #[derive(Debug, Default)]
 pub(super) struct Store {
     pub(super) queues: HashMap<LockName, VecDeque<Entry>>,
-    pub(super) sessions: HashMap<SessionId, Lease>,
+    pub(super) sessions: HashMap<SessionId, ServerSession>,
     last_session: SessionId,
     last_token: u64,
     records: HashMap<LockName, Record>,
@@ -59,7 +59,7 @@ pub(super) struct Entry {
 
 /// A session, as the server keeps it.
 #[derive(Debug)]
-pub(super) struct Lease {
+pub(super) struct ServerSession {
     ttl: Duration,
     pub(super) expires_at: Instant,
     ended: CancellationToken,
@@ -93,8 +93,8 @@ impl Store {
         self.last_session += 1;
         let ended = CancellationToken::new();
         let (report, broken) = mpsc::unbounded_channel();
-        let lease = Lease { ttl, expires_at: now + ttl, ended: ended.clone(), broken: report };
-        self.sessions.insert(self.last_session, lease);
+        let session = ServerSession { ttl, expires_at: now + ttl, ended: ended.clone(), broken: report };
+        self.sessions.insert(self.last_session, session);
         OpenedSession { id: self.last_session, ended, broken }
     }
 
@@ -138,8 +138,8 @@ impl Store {
         held: &[(LockName, ClaimId)],
         now: Instant,
     ) -> Option<Vec<bool>> {
-        let lease = self.sessions.get_mut(&session)?;
-        lease.expires_at = now + lease.ttl;
+        let server_session = self.sessions.get_mut(&session)?;
+        server_session.expires_at = now + server_session.ttl;
         self.renewed_claims += held.len() as u64;
         Some(
             held.iter()
@@ -158,9 +158,9 @@ impl Store {
 
     /// Ends a session and removes its claims.
     pub(super) fn end(&mut self, session: SessionId) {
-        let Some(lease) = self.sessions.remove(&session) else { return };
+        let Some(server_session) = self.sessions.remove(&session) else { return };
         if !self.muted {
-            lease.ended.cancel();
+            server_session.ended.cancel();
         }
         let names: Vec<LockName> = self.queues.keys().cloned().collect();
         for name in names {
@@ -172,7 +172,7 @@ impl Store {
     /// Ends the sessions whose lifetime has passed.
     pub(super) fn sweep(&mut self, now: Instant) {
         let expired: Vec<SessionId> =
-            self.sessions.iter().filter(|(_, lease)| lease.expires_at <= now).map(|(id, _)| *id).collect();
+            self.sessions.iter().filter(|(_, one)| one.expires_at <= now).map(|(id, _)| *id).collect();
         for session in expired {
             self.end(session);
         }
@@ -193,7 +193,7 @@ impl Store {
     }
 
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        let sessions = self.sessions.values().map(|lease| lease.expires_at);
+        let sessions = self.sessions.values().map(|session| session.expires_at);
         let left = self.queues.values().filter_map(VecDeque::front).filter(|entry| entry.left);
         sessions.chain(left.filter_map(|entry| entry.pinned_until)).min()
     }

@@ -93,7 +93,7 @@ async fn proclaims_take_effect_in_the_order_of_the_calls() {
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
-async fn observers_find_what_no_notification_told_them() {
+async fn recheck_finds_changes_without_notifications() {
     let server = MemoryServer::new();
     let election = client(&server).await.election(NAME).unwrap();
     let mut observer = election.observe();
@@ -149,7 +149,7 @@ async fn a_read_that_the_end_of_its_session_cut_off_may_be_repeated() {
 }
 
 #[tokio::test(crate = "crate::checked")]
-async fn an_observer_of_a_client_on_its_own_thread_is_told_of_the_end() {
+async fn observer_of_an_own_thread_client_learns_of_the_end() {
     let server = MemoryServer::new();
     let client = LockClient::builder(server.backend()).own_thread().build().await.unwrap();
     let mut observer = client.election(NAME).unwrap().observe();

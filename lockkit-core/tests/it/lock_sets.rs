@@ -161,7 +161,7 @@ async fn loss_of_one_lock_is_the_loss_of_the_set() {
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
-async fn lost_set_is_seen_by_a_look_without_any_wait() {
+async fn lost_set_is_seen_without_waiting() {
     let server = MemoryServer::new();
     let guard = set_of(&client(&server).await).await;
     server.delete_entries(&lock_name(NAMES[2]));

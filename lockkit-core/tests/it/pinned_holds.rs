@@ -1,4 +1,4 @@
-//! Holds that last at least so long, on a paused clock.
+//! Minimum hold times, on a paused clock.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
