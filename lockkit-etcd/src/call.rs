@@ -86,13 +86,13 @@ impl Server {
         }
     }
 
-    /// Returns the version that the server reports; `None` if it does not tell this user.
+    /// Returns the version that the server reports; `None` if this user may not read it.
     pub(crate) async fn version(&self) -> Result<Option<String>, RequestError> {
         let request = |client: &Client| {
             let client = client.clone();
             async move { client.version().await }
         };
-        told(self.call(request).await)
+        none_if_denied(self.call(request).await)
     }
 
     pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, RequestError> {
@@ -237,9 +237,9 @@ impl Server {
     }
 }
 
-/// Several releases of 3.5 and 3.6 tell their version to users with the role `root` only, if authentication is enabled.
-/// All others can use locks there too.
-fn told<T>(answer: Result<T, RequestError>) -> Result<Option<T>, RequestError> {
+/// Returns `None` for a denial: several releases of 3.5 and 3.6 report their version only to users with the role `root`,
+/// if authentication is enabled. All other users can use locks there too.
+fn none_if_denied<T>(answer: Result<T, RequestError>) -> Result<Option<T>, RequestError> {
     match answer {
         Err(fault) if fault.effect == Effect::Refused && fault.kind() == ErrorKind::Denied => Ok(None),
         answer => answer.map(Some),
@@ -274,12 +274,12 @@ mod tests {
     use super::*;
 
     fn answer(code: Code, text: &str) -> Result<Option<&'static str>, ErrorKind> {
-        told(Err(RequestError::from(Status::new(code, text)))).map_err(|fault| fault.kind())
+        none_if_denied(Err(RequestError::from(Status::new(code, text)))).map_err(|fault| fault.kind())
     }
 
     #[test]
     fn version_that_a_user_may_not_read_is_no_fault() {
-        assert_eq!(told(Ok("3.6.9")).unwrap(), Some("3.6.9"));
+        assert_eq!(none_if_denied(Ok("3.6.9")).unwrap(), Some("3.6.9"));
         // By etcd 3.6.9, of a user without the role root, and without a login.
         assert_eq!(answer(Code::PermissionDenied, "etcdserver: permission denied"), Ok(None));
         assert_eq!(answer(Code::InvalidArgument, "etcdserver: user name is empty"), Ok(None));

@@ -179,10 +179,11 @@ impl EtcdConfig {
     ///
     /// With [`Names::Raw`], `guard("/locks/")` shares the lock `x` with `client.lock("x")` of the Python package etcd3,
     /// and `guard("")` with `lock("x")` of aetcd and of the Node.js package etcd3. Waiting programs that poll have no
-    /// place in the queue. All clients of a lock need the same guard.
+    /// place in the queue. All clients of a lock need the same guard. With a guard there are no elections, records or
+    /// pins.
     ///
-    /// Opening a session fails with `InvalidConfig` with another form than [`Form::Queue`], or if guard keys would lie
-    /// in the queue of a lock.
+    /// Opening a session fails with `InvalidConfig` with another form than [`Form::Queue`], or if keys that
+    /// begin with the guard would count as waiters of a lock.
     #[must_use]
     pub fn guard(mut self, guard: impl Into<String>) -> Self {
         self.guard = Some(guard.into());

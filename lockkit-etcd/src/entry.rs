@@ -10,7 +10,7 @@ use crate::{epoch::Epoch, forms::ExclusiveKey, keys::Queue, rewrite::HeldKey, wi
 pub(crate) struct QueueEntry {
     pub(crate) queue: Queue,
     pub(crate) key: String,
-    /// The guard key beside the entry, or the single key instead of it.
+    /// The guard key in addition to the entry, or the single key instead of it.
     pub(crate) exclusive: Option<ExclusiveKey>,
     progress: watch::Sender<Progress>,
     /// What is known of the key while the claim holds the lock.

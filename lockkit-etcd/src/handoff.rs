@@ -16,7 +16,8 @@ pub(crate) struct Handoff {
     pub(crate) key: String,
     /// Its create revision.
     pub(crate) created: Revision,
-    /// Who is next after it, so that it need not read that when it releases. Clients of other versions omit and ignore it.
+    /// The contenders behind it, so that its holder need not read the queue to release. Clients of other versions omit and
+    /// ignore this field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) next: Vec<NextContender>,
 }
@@ -35,7 +36,7 @@ impl Handoff {
         serde_json::from_slice(bytes).ok()
     }
 
-    /// Takes out what the handoff tells of the order of its queue; `None` if it tells nothing.
+    /// Takes the contenders behind the granted claim as a stretch of the queue; `None` if it names none.
     pub(crate) fn take_order(&mut self) -> Option<Stretch> {
         let path = ClaimKey::parse(&self.key)?.queue;
         let queued = |(entry, created)| QueuedKey { key: format!("{path}{entry}").into_bytes(), created };

@@ -106,7 +106,7 @@ impl Layout {
         Ok(self.as_queue(queue))
     }
 
-    /// Returns the own keys of the client with this lease.
+    /// Returns the keys of the client itself, which has this lease.
     pub(crate) fn client(&self, lease: LeaseId) -> ClientKeys {
         ClientKeys::new(&self.prefix, lease)
     }
@@ -143,7 +143,7 @@ impl Layout {
     }
 }
 
-/// The common beginning of the own keys of all clients of this prefix.
+/// The common beginning of the keys that all clients of this prefix have for themselves.
 fn clients(prefix: &str) -> String {
     format!("{prefix}:clients/")
 }
@@ -196,7 +196,7 @@ impl<'a> ClaimKey<'a> {
         is_prefix.then_some(Self { queue, prefix, lease: id, claim: ClaimId::parse(claim)? })
     }
 
-    /// Returns the own keys of its client.
+    /// Returns the keys of its client itself.
     pub(crate) fn client(&self) -> ClientKeys {
         ClientKeys::new(self.prefix, self.lease)
     }

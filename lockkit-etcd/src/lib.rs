@@ -5,7 +5,7 @@
 //! transaction. That is faster than a watch on the predecessor's key, which etcd serves in a loop every 100 ms.
 //!
 //! * **Exclusion** while clock rates differ by less than one per cent: a client whose lease was not renewed in time
-//!   stops to rely on its locks before the server gives them to others.
+//!   stops relying on its locks before the server gives them to others.
 //! * **First come, first served**, and **fencing tokens** that are the create revisions of the holders' keys: they rise
 //!   strictly within one data history, across all clients of a queue, and everybody can read them.
 //! * **Evidence** of every grant: a transaction that compares the create revision of the holder's key is refused as soon
@@ -13,11 +13,13 @@
 //! * **Elections**: the value of the holder's key has the leader's proposal. With [`Names::Raw`] it is nothing else, as in
 //!   Go's `concurrency.Election`: candidates and observers of both kinds see each other.
 //! * **Records**: one text per lock that only its holder can write, in a key of its own.
-//! * **Pins**: holds that last at least so long, whatever becomes of their holder.
+//! * **Pins**: minimum hold times. The holder's key stays that long, even if the holder dies.
 //! * **Other programs**: [`Form::Single`] and [`EtcdConfig::guard`] also exclude programs that lock by creating one key.
+//!   With either of them, and with [`Form::Rpc`], there are no elections, records or pins; [`Form::Rpc`] has no evidence
+//!   either.
 //! * **Operators** see holders and waiters with their leases, list the locks of a prefix, and break a hold; the holder
 //!   learns of it at once, if it is a lockkit client with a watch (any form but [`Form::Rpc`]). Programs of other kinds
-//!   are not told: most never look at their key again, so only the fencing token stops them.
+//!   are not notified: most never read their key again, so only the fencing token stops them.
 //! * The locks of a client that dies pass on when its lease ends: one ttl after its last renewal, plus up to 1 s, plus
 //!   one election timeout for every change of leader in between.
 //!
@@ -34,7 +36,6 @@ mod acquire;
 mod admin;
 mod backend;
 mod broken;
-mod busy;
 mod call;
 mod client;
 mod config;
@@ -55,6 +56,7 @@ mod order;
 mod outage;
 mod powers;
 mod reach;
+mod recently_busy;
 mod registry;
 mod release;
 mod rewrite;

@@ -1,9 +1,9 @@
 //! The order of queues, as far as this client knows it: who is next after a hold.
 //!
-//! A look at a queue costs the server as much time as the queue is long, so one look serves many releases. It returns a
+//! Reading a queue costs the server time in proportion to its length, so one read serves many releases. It returns a
 //! *stretch* of the queue; a handoff carries the rest of it on to the next holder.
 //!
-//! A stretch is complete: at the revision of the look, the queue had no other key that was created after the stretch's
+//! A stretch is complete: at the revision of the read, the queue had no other key that was created after the stretch's
 //! beginning and before its last key. That remains so. Keys that are created later have higher create revisions, so
 //! nobody enters a stretch; contenders only leave it. So the first key of the stretch that was created after a hold is
 //! the hold's successor as long as it exists, and the transaction that hands the lock off compares that.
@@ -30,8 +30,8 @@ use crate::{
     wire::{QueuedKey, Revision},
 };
 
-/// Maximum number of contenders that one look returns.
-pub(crate) const CONTENDERS_PER_LOOK: i64 = 128;
+/// Maximum number of contenders that one read returns.
+pub(crate) const CONTENDERS_PER_READ: i64 = 128;
 
 /// Maximum number of contenders behind its own that a handoff names. Each takes some 50 bytes of every handoff.
 const NEXT_PER_HANDOFF: usize = 16;
@@ -79,7 +79,7 @@ impl Stretch {
 pub(crate) struct KnownOrder(Mutex<HashMap<Queue, Stretch>>);
 
 impl KnownOrder {
-    /// Remembers what a look or a handoff has shown, unless more is known already.
+    /// Remembers what a read or a handoff has shown, unless more is known already.
     pub(crate) fn learn(&self, queue: &Queue, stretch: Stretch) {
         let mut known = self.lock();
         if known.get(queue).is_some_and(|known| known.contains(&stretch)) {

@@ -5,7 +5,7 @@
 //! * The reply is lost. The transaction is retried; a key that does not exist means that it was executed.
 //! * The successor gives up or dies between the read, perhaps that of an [earlier holder](crate::order), and the
 //!   transaction. The compare fails, and the successor is read again. After [`SUCCESSORS_MAX`] attempts the hold ends without a handoff; the successor watches its predecessor.
-//! * The own key has another create revision than the hold: an operator deleted it, and a late copy of the enqueue
+//! * The hold's key has another create revision than the hold: an operator deleted it, and a late copy of the enqueue
 //!   created it again. Such a key is no grant, so it is deleted without a handoff. If no copy has arrived yet but one
 //!   still may, the epoch is bumped all the same.
 //! * The server refuses the release for good, because the user's rights or its password have changed. The session is
@@ -24,7 +24,7 @@ use crate::{
     forms::ExclusiveKey,
     handoff::Handoff,
     keys::ClaimKey,
-    order::{CONTENDERS_PER_LOOK, Stretch},
+    order::{CONTENDERS_PER_READ, Stretch},
     session::EtcdSession,
     wire::{self, QueuedKey, Removal, Revision, queued_keys, revision_of},
 };
@@ -133,7 +133,7 @@ impl EtcdSession {
         own: Revision,
         may_be_stale: bool,
     ) -> Result<Option<QueuedKey>, RequestError> {
-        let mut options = wire::successors_of(own, CONTENDERS_PER_LOOK);
+        let mut options = wire::successors_of(own, CONTENDERS_PER_READ);
         if may_be_stale {
             options = options.with_serializable();
         }

@@ -24,7 +24,6 @@ use lockkit_core::{
 
 use crate::{
     broken::BrokenHolds,
-    busy::RecentlyBusy,
     call::Server,
     client::{PutOptions, Txn, TxnOp, TxnResponse},
     entry::QueueEntry,
@@ -34,6 +33,7 @@ use crate::{
     keys::{ClientKeys, Layout, Queue},
     lease::Lease,
     login::LoginNumber,
+    recently_busy::RecentlyBusy,
     registry::ClaimRegistry,
     watch::{StreamTask, Watches},
     wire::{EntryKeys, revision_of},

@@ -4,11 +4,12 @@
 //!
 //! * The predecessor dies, is foreign, or its handoff is lost. Its deletion is watched, and a periodic re-check reads
 //!   both the claim's own key and the predecessor's. A deletion alone grants nothing: the predecessor may have been a
-//!   waiter too, and one revision can delete several keys. After it, only a read that finds the own key first grants.
+//!   waiter too, and one revision can delete several keys. After it, only a read that finds the claim's own key first
+//!   grants.
 //! * An earlier claim of this client waits or holds in front. While it has not left, this claim cannot be first, and
 //!   needs no watch: so a client has one watch per queue, however many of its claims wait there. That the earlier claim
 //!   leaves is known here as soon as its removal is answered.
-//! * The own key is deleted. The next re-check notices it, and the claim ends.
+//! * The claim's own key is deleted. The next re-check notices it, and the claim ends.
 //! * The lease ends. Every pending step ends.
 
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
@@ -169,8 +170,8 @@ impl EtcdSession {
         tokio::time::sleep(recheck_pause(self.lease.ttl())).await;
     }
 
-    /// The re-check: returns whether the own key and one in front of it still exist. Reads both by name, because the
-    /// cost of a range read grows with the queue. Compares create revisions, because a later claim may reuse either
+    /// The re-check: returns whether the claim's key and the one in front of it still exist. Reads both by name, because
+    /// the cost of a range read grows with the queue. Compares create revisions, because a later claim may reuse either
     /// key. No other key can have come between the two: keys that are created later are behind both.
     async fn are_both_present(&self, front: &QueuedKey, entry: &QueueEntry) -> Result<bool, RequestError> {
         let QueuedKey { key, created } = front;
@@ -178,7 +179,7 @@ impl EtcdSession {
         Ok(wire::create_revisions(&answer) == [entry.own_revision(), Some(*created)])
     }
 
-    /// Reads the own key and its predecessor, at one revision that is at least `not_before`.
+    /// Reads the claim's key and its predecessor, at one revision that is at least `not_before`.
     async fn read_position(
         &self,
         entry: &QueueEntry,

@@ -121,7 +121,7 @@ pub(crate) fn parse_enqueue(answer: &TxnResponse) -> Result<EnqueueReply, Reques
     Ok(EnqueueReply { own, contenders, epoch })
 }
 
-/// Ends a hold without a successor. Fails if the queue has other keys, or if the own key is gone: a compare of many
+/// Ends a hold without a successor. Fails if the queue has other keys, or if the hold's key is gone: a compare of many
 /// keys fails if one of them differs, and if there is none. With `tells_which` the reply shows which of the two it is.
 pub(crate) fn release_alone(keys: &EntryKeys<'_>, own: Revision, bump_epoch: bool, tells_which: bool) -> Txn {
     let only_own = Compare::create_revision(keys.queue.as_str(), CompareOp::Equal, own).with_prefix();
@@ -296,7 +296,7 @@ pub(crate) fn successors_of(own: Revision, limit: i64) -> GetOptions {
         .with_limit(limit)
 }
 
-/// Options of a read of the own key and its predecessor, at one revision.
+/// Options of a read of the claim's key and its predecessor, at one revision.
 pub(crate) fn own_and_predecessor(own: Revision) -> GetOptions {
     keys_of_queue()
         .with_max_create_revision(own)

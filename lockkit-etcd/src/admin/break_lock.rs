@@ -6,7 +6,7 @@
 //! * The hold ended meanwhile, and perhaps the same client acquired the lock again. The keys have other create
 //!   revisions: nothing is done.
 //! * The reply is lost. The caller gets `Unavailable`. If it breaks again, the keys are gone or have other revisions.
-//! * The next client gives up or dies between the look and the transaction. The compare fails, and the keys are read
+//! * The next client gives up or dies between the read and the transaction. The compare fails, and the keys are read
 //!   again. After [`HANDOFFS_MAX`] attempts the hold ends without a handoff; the waiters watch its keys.
 //! * The holder learns of it by its client's key `broken`, which the same transaction puts if the client is alive. If
 //!   that event is lost, its next heartbeat finds the keys gone. The latter is the only way for a holder of
@@ -20,7 +20,7 @@
 use lockkit_core::backend::Contender;
 use tracing::debug;
 
-use super::look::{FoundKeys, Holder, LockKeys};
+use super::lock_keys::{FoundKeys, Holder, LockKeys};
 use crate::{
     broken::BrokenHold,
     call::Server,
@@ -48,12 +48,12 @@ pub(super) async fn break_hold(
 ) -> Result<bool, RequestError> {
     let mut handoffs = HANDOFFS_MAX;
     for _ in 0..ATTEMPTS_MAX {
-        let found = keys.look(server, FIRST_TWO).await?;
+        let found = keys.read(server, FIRST_TWO).await?;
         let Some(hold) = found.hold_of(contender, layout) else { return Ok(false) };
         let txn = if handoffs > 0 { hold.removal_with_handoff() } else { hold.removal() };
         match server.txn(txn).await {
             Ok(answer) if answer.succeeded() => return Ok(true),
-            // The holder's keys have changed: the next look returns. Or the next client's.
+            // The holder's keys have changed: the next read returns. Or the next client's.
             Ok(_) => handoffs = handoffs.saturating_sub(1),
             Err(fault) if handoffs > 0 && matches!(fault.effect, Effect::Refused | Effect::LeaseGone) => {
                 debug!(?fault, "breaking the hold without a handoff");
@@ -105,14 +105,14 @@ impl Hold<'_> {
         Txn::new().when(self.is_held()).and_then(self.deletions())
     }
 
-    /// The same with a handoff to the next client, and with news for the holder's.
+    /// As [`removal`](Self::removal), with a handoff to the next client and a notification of the holder's client.
     fn removal_with_handoff(&self) -> Txn {
         let (mut compares, mut operations) = (self.is_held(), self.deletions());
         if let Some(next) = &self.next {
             compares.push(exists(&next.key, next.created));
             operations.extend(next.client().map(|client| wire::put_handoff(next, Vec::new(), &client)));
         }
-        operations.extend(self.news());
+        operations.extend(self.notification());
         Txn::new().when(compares).and_then(operations)
     }
 
@@ -128,8 +128,9 @@ impl Hold<'_> {
         self.keys().map(|kv| TxnOp::delete(kv.key())).collect()
     }
 
-    /// Tells the holder's client, if it is alive: its epoch key ends with its lease, and so does the news.
-    fn news(&self) -> Option<TxnOp> {
+    /// Returns the operation that notifies the holder's client, if it is alive. The key has the client's lease, so it ends
+    /// with that client.
+    fn notification(&self) -> Option<TxnOp> {
         let client = self.client.as_ref()?;
         let key = str::from_utf8(self.decides.key()).ok()?.to_owned();
         let broken = BrokenHold { key, created: self.decides.create_revision() };

@@ -35,7 +35,8 @@ impl Cursor {
 
 /// The error of a text that is no cursor of the listing.
 pub(super) fn no_page() -> Error {
-    Error::new(ErrorKind::InvalidConfig, "list locks").with_message("no page of this listing begins there")
+    let what = "`after` is not a cursor of this store: pass `Page::next` of the page before";
+    Error::new(ErrorKind::InvalidConfig, "list locks").with_message(what)
 }
 
 fn bytes(digits: &str) -> Option<Vec<u8>> {

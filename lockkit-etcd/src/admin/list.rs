@@ -4,12 +4,12 @@
 //! |---|---|
 //! | queues, encoded names below a prefix | every key `PREFIX NAME/...`: it excludes others, also if another program has made it |
 //! | queues, raw names or no prefix | `NAME/ENTRY` if the entry is named as a lockkit client, etcd's Go package, `etcdctl lock` or the Lock RPC name theirs; other data looks different |
-//! | a guard beside queues | also every key `GUARD NAME`, if the guard is a folder |
+//! | a guard in addition to the queues | also every key `GUARD NAME`, if the guard is a folder |
 //! | single keys | every key `PREFIX NAME`; without a prefix they look like all other data |
 //!
 //! A page is one range of keys in their order, and begins after the last key of the page before. A lock always has its
-//! keys in the same range, so one that exists through the whole listing is found; but one that passes between a client
-//! and a program that has its guard key alone may be missed while it does.
+//! keys in the same range, so one that exists through the whole listing is found. An exception: a lock that passes
+//! between the queue and a program that uses the guard key alone may be missed during that change.
 
 use lockkit_core::{
     Error, ErrorKind, LockName, Result,
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_among_other_data_are_told_by_their_names() {
+    fn entries_among_other_data_are_recognized_by_their_names() {
         let claim = ClaimId::random();
         for names in [Names::Raw, Names::Encoded] {
             let pages = pages("", names, Shape::default()).unwrap();

@@ -3,7 +3,7 @@
 mod break_lock;
 mod cursor;
 mod list;
-mod look;
+mod lock_keys;
 
 use std::{collections::HashMap, time::Duration};
 
@@ -17,7 +17,7 @@ use tracing::debug;
 
 use self::{
     list::names_an_entry,
-    look::{FoundKeys, LockKeys},
+    lock_keys::{FoundKeys, LockKeys},
 };
 use crate::{
     EtcdBackend,
@@ -46,7 +46,7 @@ impl Admin for EtcdBackend {
         let keys = LockKeys::of(&self.config.layout(), name)?;
         let look = async {
             let server = self.connect().await?;
-            let mut seen = keys.look(&server, INSPECTED_CONTENDERS_MAX).await?.inspection();
+            let mut seen = keys.read(&server, INSPECTED_CONTENDERS_MAX).await?.inspection();
             add_remaining(&server, &mut seen).await;
             Ok(seen.inspection)
         };
@@ -108,10 +108,10 @@ impl FoundKeys {
     }
 
     /// Returns the holder as an inspection shows it.
-    fn contender_of(&self, holder: &look::Holder<'_>) -> Contender {
+    fn contender_of(&self, holder: &lock_keys::Holder<'_>) -> Contender {
         match holder {
-            look::Holder::Exclusive(kv) => key_holder(kv),
-            look::Holder::Queued { first, decides } => {
+            lock_keys::Holder::Exclusive(kv) => key_holder(kv),
+            lock_keys::Holder::Queued { first, decides } => {
                 let mut contender = self.queued_contender(first);
                 contender.token = decides.map(|kv| token(kv.create_revision()));
                 contender
@@ -201,7 +201,7 @@ mod tests {
         let (server, keys) = (server(&script, 1), LockKeys::of(&config(1).layout(), &name).unwrap());
         let inspect = async || {
             script.take_calls();
-            let mut seen = keys.look(&server, INSPECTED_CONTENDERS_MAX).await.unwrap().inspection();
+            let mut seen = keys.read(&server, INSPECTED_CONTENDERS_MAX).await.unwrap().inspection();
             add_remaining(&server, &mut seen).await;
             (seen.inspection.waiters.len(), script.count("LeaseTimeToLive"))
         };
@@ -225,7 +225,7 @@ mod tests {
         for (code, is_repeated) in [(OutOfRange, true), (Unavailable, false)] {
             script.rule(first(1, "Range", Fate::Refused(code, "message length too large")));
             script.take_calls();
-            assert_eq!(keys.look(&server, 2).await.is_ok(), is_repeated);
+            assert_eq!(keys.read(&server, 2).await.is_ok(), is_repeated);
             assert_eq!(script.count("Range"), 1 + usize::from(is_repeated));
         }
     }
@@ -250,7 +250,7 @@ mod tests {
         let (server, keys) = (server(&script, 1), LockKeys::of(&layout, &name).unwrap());
         put(&script, &name, 7);
         put(&script, &name, 8);
-        let found = keys.look(&server, 2).await.unwrap();
+        let found = keys.read(&server, 2).await.unwrap();
         let contender = found.contender_of(&found.holder().unwrap());
         let (changing, queue) = (script.clone(), format!("lockkit/{name}/8"));
         script.rule(move |call| {

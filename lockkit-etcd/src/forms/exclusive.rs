@@ -1,5 +1,5 @@
 //! A key that a claim creates if it is absent: the lock itself in [`Form::Single`](crate::Form::Single), or the guard key
-//! beside a queue. Its state, and its transactions; no I/O.
+//! in addition to a queue. Its state, and its transactions; no I/O.
 //!
 //! The key's name does not identify the claim. Its create revision does, and where that is not known, its value, which
 //! contains the claim's id.

@@ -6,7 +6,7 @@
 //! GUARD NAME                            the guard key of the claim that is first in its queue (with `guard=GUARD`)
 //! ```
 //!
-//! Every key below `PREFIX NAME /` counts as a contender. So a guard key that would lie there is refused.
+//! Every key below `PREFIX NAME /` counts as a contender. So a guard that would put its keys there is refused.
 
 use lockkit_core::{Error, ErrorKind, LockName, Result, backend::Powers};
 
@@ -27,11 +27,12 @@ pub enum Form {
     /// the other two.
     ///
     /// Waiters of other programs that poll are not ordered with ours. A waiter of ours tries as soon as the deletion is
-    /// reported, within milliseconds.
+    /// reported, within milliseconds. No elections, records or pins.
     Single,
     /// The queue of [`Queue`](Self::Queue) through the server's Lock RPC, with a lease of its own for every claim. For
     /// comparison, and for servers that permit nothing else than this RPC, leases and reads. **Unordered**: the waiter's place
-    /// in the queue ends with its connection, and the server notices a release only after up to 100 ms.
+    /// in the queue ends with its connection, and the server notices a release only after up to 100 ms. No elections,
+    /// records, pins or evidence.
     Rpc,
 }
 
@@ -47,18 +48,20 @@ impl Layout {
     pub(crate) fn check(&self) -> Result<()> {
         let Some(guard) = &self.shape.guard else { return Ok(()) };
         if self.shape.form != Form::Queue {
-            return Err(invalid("a guard key stands beside a queue: `guard` needs `form=queue`"));
+            return Err(invalid("`guard` adds a key to a queue: it needs `form=queue`"));
         }
         // Encoded names have no slash: what comes before the first one after the prefix is the name of a lock.
         let below_a_queue = |rest: &str| rest.find('/').is_some_and(|slash| slash > 0);
         if self.names() == Names::Encoded && guard.strip_prefix(self.prefix()).is_some_and(below_a_queue) {
-            return Err(invalid("guard keys would lie in the queue of a lock; choose another `guard`"));
+            let message =
+                "keys that begin with this `guard` would count as waiters of a lock; choose another `guard`";
+            return Err(invalid(message));
         }
         Ok(())
     }
 
-    /// Returns what the sessions of this configuration can do besides locking. What reads or changes the entry of a
-    /// holder knows the queue alone, so it is not offered where another key decides.
+    /// Returns what the sessions of this configuration can do besides locking. Elections, records and pins read and
+    /// change the holder's entry in the queue. So they are not offered where another key decides who holds the lock.
     pub(crate) fn powers(&self) -> Powers {
         let mut powers = Powers::default();
         let by_queue = self.shape.form == Form::Queue && self.shape.guard.is_none();

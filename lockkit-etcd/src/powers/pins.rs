@@ -1,4 +1,4 @@
-//! Holds that last at least so long: their keys are attached to a lease of their own, which is not renewed.
+//! Pins: keys of holds with a minimum time are attached to a lease of their own, which is not renewed.
 //!
 //! A pin moves the key from the session's lease to that of the pin, which lives for the pinned time and for at least
 //! one ttl. Before it ends, a heartbeat moves the key back, if it is still held.

@@ -57,7 +57,7 @@ async fn stream_whose_login_is_refused_logs_in_each_time() {
         let calls = script.take_calls();
         let of = |method| calls.iter().filter(|call| call.is(method)).count();
         assert_eq!(of("Authenticate"), 1, "round {round}");
-        // The refused one, the own one, the observer's.
+        // The refused one, that of the client's own keys, the observer's.
         assert_eq!(of("Watch"), 3, "round {round}");
         assert_eq!(since.elapsed(), Duration::ZERO, "round {round}");
         // Longer than the longest pause, so that the stream counts as one that has worked.

@@ -210,8 +210,8 @@ impl StreamTask {
         }
     }
 
-    /// Returns why the stream ends after its own watch was cancelled. After a compaction the own keys are read, and the
-    /// next stream starts behind that read.
+    /// Returns why the stream ends after its own watch was cancelled. After a compaction the client's own keys are
+    /// read, and the next stream starts behind that read.
     async fn own_watch_cancelled(&mut self, answer: &WatchResponse) -> RequestError {
         if answer.compact_revision() == 0 {
             return refused(answer);
@@ -220,7 +220,7 @@ impl StreamTask {
         read.err().unwrap_or_else(compacted)
     }
 
-    /// Reads the own keys, because events about them were compacted.
+    /// Reads the client's own keys, because events about them were compacted.
     async fn read_own_keys(&mut self) -> Result<(), RequestError> {
         let answer = self.server.range(&self.keys.folder, GetOptions::new().with_prefix()).await?;
         let find = |key: &str| answer.kvs().iter().find(|kv| kv.key() == key.as_bytes());

@@ -2,8 +2,8 @@
 //!
 //! A waiter that was granted the lock no longer needs the watch of its predecessor. If that was cancelled at once, the
 //! cancel would go out together with what the holder does next, and cost the server nearly as much as a release. So
-//! such cancels are sent together, a little later. Until then the server keeps a watch of a claim's key, whose deletion it
-//! may still report, to nobody. (A pooled key of another claim can be the same one again, so it may report a few.)
+//! such cancels are sent together, a little later. Until then the server keeps the watch, and may report the deletion of the
+//! key; the report is ignored. (A later claim may reuse the key, so there may be several reports.)
 //!
 //! A watch that reports much is cancelled at once: that of an observer, and that of a lock that is one key, which each
 //! handoff deletes.

@@ -47,7 +47,7 @@ pub(super) struct WantedWatch {
     pub(super) cancel: Cancel,
 }
 
-/// Who is notified by a watch.
+/// The receiver of a watch's notifications.
 #[derive(Clone, Debug)]
 pub(super) enum Subscriber {
     /// A waiter, of the deletion of one key.

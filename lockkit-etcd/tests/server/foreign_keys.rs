@@ -1,6 +1,6 @@
-//! Locks shared with programs that lock by creating one key (`form=single`, and `guard=` beside a queue). The other
+//! Locks shared with programs that lock by creating one key (`form=single`, and `guard=` in addition to a queue). The other
 //! program is a plain client that does what the `Lock` of the packages etcd3 (Python and Node.js) and aetcd does: a
-//! lease, a transaction that puts the key if it is absent, and a transaction that deletes it if it has the own value.
+//! lease, a transaction that puts the key if it is absent, and a transaction that deletes it if it has the value of this program.
 
 use std::{
     sync::Arc,

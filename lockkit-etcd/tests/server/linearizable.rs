@@ -15,7 +15,7 @@ const SERIALIZABLE: &str = "8\u{1}";
 /// The limit, the order and the target of a read of the oldest key: ascending, by creation.
 const OLDEST: &str = "\u{18}\u{1}(\u{1}0\u{2}";
 
-/// The same of a read of the own key and its predecessor.
+/// The same of a read of the claim's key and its predecessor.
 const OWN_AND_PREDECESSOR: &str = "\u{18}\u{2}(\u{2}0\u{2}";
 
 /// Checks the kind of the read that contains this text, which the work sends, and lets the work end.

@@ -1,4 +1,4 @@
-//! Holds that last at least so long, whatever becomes of the holder.
+//! Pins: minimum hold times, even if the holder dies.
 
 use std::{
     sync::Arc,

@@ -1,4 +1,4 @@
-//! A claim up to its grant: a lease, the RPC, and a look at the queue.
+//! A claim up to its grant: a lease, the RPC, and a read of the queue.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -24,10 +24,10 @@ use crate::{
     wire::count_queue,
 };
 
-/// When a claim looks at the queue for the first time after it has called the RPC; a try repeats that.
+/// When a claim reads the queue for the first time after it has called the RPC; a try repeats that.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 
-/// How long an RPC may stay silent after a look that found no other claim before this one: its reply is lost then.
+/// How long an RPC may stay silent after a read that found no other claim before this one: its reply is lost then.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 impl RpcSession {
@@ -54,7 +54,7 @@ impl RpcSession {
         Ok(Acquired::GaveUp)
     }
 
-    /// Runs one attempt: a lease, the RPC, and a look at the queue that grants.
+    /// Runs one attempt: a lease, the RPC, and a read of the queue that grants.
     async fn attempt(&self, claim: &Claim, queue: &Queue) -> Result<Acquired, RequestError> {
         let look = self.server.range(queue.as_str(), count_queue());
         let look = async { Ok::<_, RequestError>(self.state.unless_over(look).await?.count() > 0) };
@@ -126,7 +126,9 @@ impl RpcSession {
                     return Err(RequestError::no_reply());
                 }
                 Ok(QueuePosition::First(_) | QueuePosition::Absent) => is_silent = true,
-                Err(fault) if fault.is_transient() => debug!(?fault, "look at the queue not answered"),
+                Err(fault) if fault.is_transient() => {
+                    debug!(?fault, "the read of the queue was not answered")
+                }
                 Err(fault) => return Err(fault),
             }
             if !claim.wait() && started.elapsed() >= self.server.request_timeout() {

@@ -25,9 +25,9 @@ pub(super) struct FoundKeys {
     exclusive: Option<KeyValue>,
 }
 
-/// Who holds a lock.
+/// The holder of a lock.
 pub(super) enum Holder<'a> {
-    /// Who has created this key, which excludes by its existence, without being first in a queue of ours.
+    /// A program that created the single key or the guard key, and is not first in our queue.
     Exclusive(&'a KeyValue),
     /// The first in the queue. The creation of `decides` was its grant; `None` as long as it waits for its guard key.
     Queued { first: &'a KeyValue, decides: Option<&'a KeyValue> },
@@ -43,7 +43,7 @@ impl LockKeys {
     }
 
     /// Reads the keys, at most this many of the queue.
-    pub(super) async fn look(&self, server: &Server, queued_max: i64) -> Result<FoundKeys, RequestError> {
+    pub(super) async fn read(&self, server: &Server, queued_max: i64) -> Result<FoundKeys, RequestError> {
         let exclusive = match &self.exclusive {
             Some(key) => read(server, key, GetOptions::new()).await?.kvs().first().cloned(),
             None => None,
