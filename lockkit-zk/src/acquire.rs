@@ -1,5 +1,5 @@
 //! A claim up to its grant: create a node, wait for those before it, and withdraw it if the claim ends without a grant.
-//! A try on a lock that was lately busy [looks first](crate::lately_busy), and may end without a node.
+//! A try on a lock that was recently busy [looks first](crate::recently_busy), and may end without a node.
 //!
 //! The create and the first list are sent together. The server answers a session's requests in their order, so that
 //! list shows the node like any list that is sent after the create's reply. If the create's reply is lost, the list
@@ -12,11 +12,11 @@
 //! * The claim is given up during the create: only the reply has the node's name, so the reply is awaited; then the
 //!   node is deleted, repeatedly until that is answered.
 //! * The predecessor vanishes between list and watch: the list is read again at once. If only its event is lost, a
-//!   re-check looks for the predecessor and the own node by path, and the list is read again when the predecessor is
+//!   re-check looks for the predecessor and the claim's node by path, and the list is read again when the predecessor is
 //!   gone. A list per re-check would read n^2 names in a queue of n waiters ([decision
 //!   0024](../../docs/decisions/0024-zookeeper-rechecks-by-name.md)).
-//! * The own node vanishes during the wait (an operator deletes it): so the deletion of the predecessor grants nothing;
-//!   only a listing does, if it shows the own node and none before it. The queue was in that state once, and a claim
+//! * The claim's node vanishes during the wait (an operator deletes it). So a deletion of the predecessor grants nothing;
+//!   only a listing does, if it shows the claim's node and none before it. The queue was in that state once, and a claim
 //!   that was first stays first.
 //! * The list is old, and the server has expired the session since: then the grant's deadline has passed, because it
 //!   counts from the last answer through the leader. If that answer is old, the leader is asked first.
@@ -123,7 +123,7 @@ impl ZkSession {
             };
             claim.note_contended();
             if !claim.wait() {
-                self.lately_busy.insert(claim.name(), self.server.liveness.now());
+                self.recently_busy.insert(claim.name(), self.server.liveness.now());
                 return Ok(ClaimOutcome::GaveUp);
             }
             if let Some(outcome) = self.wait(claim, node, &format!("{lock}/{predecessor}")).await? {

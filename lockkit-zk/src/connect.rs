@@ -28,7 +28,7 @@ pub(crate) async fn connect(config: &ZkConfig, ttl: Duration) -> Result<Client, 
     bounded(config.connect_timeout(), connected).await
 }
 
-/// Adds to the error of a session that was not opened what is wrong, and what to do.
+/// Adds the cause and the remedy to the error of a session that could not be opened.
 pub(crate) async fn explained(config: &ZkConfig, error: RequestError) -> RequestError {
     match error.effect {
         _ if error.is_transient() => reach::explained(config, error).await,

@@ -16,15 +16,17 @@
 //!   `examples/zk_guarded_writes.rs`. The check needs read permission on the node. Only in the default form: in the others
 //!   a later claim may get a node of the same name ([`Form`]).
 //! * **Elections** share the nodes of Curator's `LeaderSelector`; with [`Names::Raw`] also what they propose.
-//! * **Records**: one persistent node per name below `ROOT/:records`, which the server keeps for good. Both only in the
-//!   default form, for the same reason.
+//! * **Records**: one persistent node per name below `ROOT/:records`, which the server keeps for good. Elections and
+//!   records exist only in the default form, [`Form::Curator`], because a later claim of another form may get a node of
+//!   the same name.
 //! * **Pins are not offered**: an ephemeral node ends with its session, so no hold can outlive its client.
 //!
-//! * **For operators**: `list` shows every lock below the root that has contenders, of whichever program. ZooKeeper has no
-//!   pages: each of ours reads the names of all nodes below the root. `inspect` shows the session of each contender,
-//!   not how long it remains, which ZooKeeper reports to no client. `break_lock` deletes the holder's node: the next waiter is
-//!   notified as after a release, and the broken holder learns of it within a heartbeat (ttl / 10). Where the lock is one
-//!   node ([`Form::Single`]) it is refused, because ZooKeeper deletes by name and could hit the next holder.
+//! * **For operators**: `list` shows every lock below the root that has contenders, of whichever program. ZooKeeper cannot
+//!   list page by page: for each page of a listing, the client reads the names of all nodes below the root in one answer.
+//!   `inspect` shows the session of each contender, not how long it remains, which ZooKeeper reports to no client.
+//!   `break_lock` deletes the holder's node: the next waiter is notified as after a release, and the broken holder learns
+//!   of it within a heartbeat (ttl / 10). Where the lock is one node ([`Form::Single`]) it is refused, because ZooKeeper
+//!   deletes by name and could hit the next holder.
 //!
 //! Requires ZooKeeper 3.6 or later. TLS ([`Tls`], feature `tls`) requires a C compiler.
 //!
@@ -45,12 +47,12 @@ mod existence;
 mod granted_nodes;
 mod heartbeat;
 mod keys;
-mod lately_busy;
 mod liveness;
 mod node_data;
 mod owned;
 mod powers;
 mod reach;
+mod recently_busy;
 mod release;
 mod sequence;
 mod session;

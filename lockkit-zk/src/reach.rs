@@ -49,7 +49,7 @@ enum Cause {
     Distrust,
 }
 
-/// Returns `error`, a session that could not be opened, with what is wrong with each server.
+/// Adds to `error` why each server opened no session.
 pub(crate) async fn explained(config: &ZkConfig, error: RequestError) -> RequestError {
     let asked = config.servers.iter().map(|server| {
         let (server, tls, time_limit) = (server.clone(), config.tls.clone(), config.request_timeout);

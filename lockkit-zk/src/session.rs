@@ -31,8 +31,8 @@ use crate::{
     granted_nodes::GrantedNodes,
     heartbeat::{Heartbeats, create_client_node},
     keys::Layout,
-    lately_busy::LatelyBusy,
     liveness::Liveness,
+    recently_busy::RecentlyBusy,
     wire::{Server, bounded},
 };
 
@@ -48,7 +48,7 @@ pub(crate) struct ZkSession {
     pub(crate) granted_nodes: Arc<GrantedNodes>,
     pub(crate) heartbeats: Heartbeats,
     pub(crate) numbers_warning: Once,
-    pub(crate) lately_busy: LatelyBusy,
+    pub(crate) recently_busy: RecentlyBusy,
 }
 
 impl ZkSession {
@@ -77,7 +77,7 @@ impl ZkSession {
             granted_nodes,
             heartbeats: Heartbeats::default(),
             numbers_warning: Once::new(),
-            lately_busy: LatelyBusy::default(),
+            recently_busy: RecentlyBusy::default(),
         };
         match bounded(config.request_timeout, session.prepare()).await {
             Ok(()) => Ok(session),

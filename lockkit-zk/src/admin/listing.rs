@@ -36,7 +36,7 @@ const LIST: &str = "list locks";
 impl ZkBackend {
     pub(super) async fn list_locks(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page> {
         if after.is_some_and(|after| !is_node_name(after)) {
-            let what = "this is not where a page of this store ends";
+            let what = "`after` is not a cursor of this store: pass `Page::next` of the page before";
             return Err(Error::new(ErrorKind::InvalidConfig, LIST).with_message(what));
         }
         let page = async {

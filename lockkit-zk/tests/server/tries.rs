@@ -77,9 +77,9 @@ async fn try_whose_read_is_not_answered_fails_and_leaves_nothing() {
     release(&trying, &granted(try_acquire(&trying, &name).await)).await;
 }
 
-/// A lock that counts as lately busy, and has been released: what is left at its place must not refuse it.
+/// A lock that counts as recently busy, and has been released: what is left at its place must not refuse it.
 #[tokio::test(flavor = "multi_thread")]
-async fn lately_busy_lock_is_granted_whatever_is_left_of_its_queue() {
+async fn recently_busy_lock_is_granted_whatever_is_left_of_its_queue() {
     let server = shared();
     let operator = plain(server).await;
     for form in ["curator", "bare"] {
@@ -103,7 +103,7 @@ async fn lately_busy_lock_is_granted_whatever_is_left_of_its_queue() {
 
 /// The read of the next try would find a node, but that node never goes away.
 #[tokio::test(flavor = "multi_thread")]
-async fn lasting_node_at_the_place_of_a_lately_busy_lock_is_an_error() {
+async fn lasting_node_at_the_place_of_a_recently_busy_lock_is_an_error() {
     let server = shared();
     let url = format!("{}/?form=single", server.url());
     let (holding, trying) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
@@ -117,7 +117,7 @@ async fn lasting_node_at_the_place_of_a_lately_busy_lock_is_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claim_that_waits_queues_for_a_lately_busy_lock() {
+async fn claim_that_waits_queues_for_a_recently_busy_lock() {
     let server = shared();
     for form in ["curator", "single"] {
         let url = format!("{}/?form={form}", server.url());
@@ -137,7 +137,7 @@ async fn claim_that_waits_queues_for_a_lately_busy_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn try_at_a_lately_busy_lock_without_a_connection_is_unavailable() {
+async fn try_at_a_recently_busy_lock_without_a_connection_is_unavailable() {
     let (server, name) = (shared(), fresh_name());
     let holding = session(server, LONG).await;
     let (proxy, trying) = through_proxy(server).await;

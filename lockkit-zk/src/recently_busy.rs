@@ -16,7 +16,7 @@
 //! * The answer is lost: the try fails as `Unavailable`, and leaves nothing behind.
 //! * The claim is given up: it ends at once, because the read has no effect.
 //! * A node looks like a contender and is none (its name and number were made up): a claim's node may be before it and
-//!   be granted, but a read cannot see that. So a read never extends how long a lock counts as lately busy.
+//!   be granted, but a read cannot see that. So a read never extends how long a lock counts as recently busy.
 //!   [`BUSY_AGE_MAX`] after the last node of a try was behind another one, the next try creates a node.
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
@@ -31,7 +31,7 @@ use crate::{
     session::ZkSession,
 };
 
-/// How long a lock counts as lately busy after a node of a try was behind another one.
+/// How long a lock counts as recently busy after a node of a try was behind another one.
 const BUSY_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// Locks that are remembered per session, at most. Beyond that the oldest one is forgotten.
@@ -39,9 +39,9 @@ const BUSY_NAMES_MAX: usize = 1024;
 
 /// The locks that tries of this session have lately found busy, and when.
 #[derive(Debug, Default)]
-pub(crate) struct LatelyBusy(Mutex<HashMap<LockName, BootInstant>>);
+pub(crate) struct RecentlyBusy(Mutex<HashMap<LockName, BootInstant>>);
 
-impl LatelyBusy {
+impl RecentlyBusy {
     /// Remembers that a node of a try was behind another one.
     pub(crate) fn insert(&self, name: &LockName, now: BootInstant) {
         let mut found = lock(&self.0);
@@ -66,9 +66,9 @@ impl LatelyBusy {
 
 impl ZkSession {
     /// Returns whether a read shows that a lock is still busy; false without a read if the claim waits, or if the lock
-    /// was not lately busy.
+    /// was not recently busy.
     pub(crate) async fn is_still_busy(&self, claim: &Claim, path: &str) -> Result<bool, RequestError> {
-        if claim.wait() || !self.lately_busy.contains(claim.name(), self.server.liveness.now()) {
+        if claim.wait() || !self.recently_busy.contains(claim.name(), self.server.liveness.now()) {
             return Ok(false);
         }
         // A request sent without a connection waits for the next one, for an unbounded time.
@@ -82,7 +82,7 @@ impl ZkSession {
                 trace!(lock = ?claim.name(), "still busy");
                 claim.note_contended();
             }
-            false => self.lately_busy.remove(claim.name()),
+            false => self.recently_busy.remove(claim.name()),
         }
         Ok(is_busy)
     }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn busy_lock_is_remembered_for_a_time() {
-        let busy = LatelyBusy::default();
+        let busy = RecentlyBusy::default();
         busy.insert(&name(1), at(10));
         assert!(busy.contains(&name(1), at(69)) && !busy.contains(&name(2), at(10)));
         assert!(!busy.contains(&name(1), at(70)));
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn remembered_locks_are_bounded_and_the_oldest_is_forgotten() {
-        let busy = LatelyBusy::default();
+        let busy = RecentlyBusy::default();
         (0..BUSY_NAMES_MAX).for_each(|number| busy.insert(&name(number), at(number as u64 / 100)));
         // A lock that is remembered already displaces none.
         busy.insert(&name(0), at(20));
