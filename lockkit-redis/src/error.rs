@@ -98,8 +98,8 @@ impl RequestError {
         Self { message: format!("{} ({question})", self.message).into(), ..self }
     }
 
-    /// Returns the faults of several servers as one. What no retry mends decides on its kind: it explains more than an
-    /// unreachable server.
+    /// Returns the faults of several servers as one. A failure that no retry can fix decides the kind: it explains more
+    /// than an unreachable server.
     pub(crate) fn of_servers(faults: Vec<Self>) -> Option<Self> {
         let messages: Vec<&str> = faults.iter().map(Self::message).collect();
         let message = messages.join("; ");

@@ -29,7 +29,7 @@ use crate::{
 /// Locks in one request.
 const LOCKS_PER_REQUEST: usize = 500;
 
-/// How often metadata are kept while they are stored.
+/// How many times the lifetime of a leader's metadata is extended within the time for which they are stored.
 const LINGER_SHARE: u32 = 4;
 
 /// A heartbeat may take ttl / 4: it must end before the next one, ttl / 3 later.
@@ -40,7 +40,7 @@ impl RedisSession {
         // A caller that waits for the end of a release asks again within this time. Until then the hold is kept: the
         // release of a forgotten hold would succeed without a confirmation.
         self.forget_ended(RELEASE_ANSWER_MAX);
-        let describe = self.keep_descriptions(held);
+        let describe = self.extend_metadata(held);
         let held: Vec<HeldLock> = held.iter().filter_map(|grant| self.held_lock(grant)).collect();
         let batches = self.batches(held, |held| &held.lock);
         let (armed_at, window) = (self.clock.now(), self.heartbeat_window());
@@ -137,16 +137,16 @@ impl RedisSession {
 
     /// Extends the lifetime of the metadata of leaders, which are stored with the token counter. Renewals name only the
     /// locks.
-    async fn keep_descriptions(&self, held: &[Grant]) {
+    async fn extend_metadata(&self, held: &[Grant]) {
         let (now, age) = (self.clock.now(), Duration::from_millis(self.params.linger_ms) / LINGER_SHARE);
         let entries = held.iter().filter_map(|grant| self.claims.get(grant.claim()));
-        let old: Vec<_> = entries.filter(|entry| entry.is_description_older(age, now)).collect();
+        let old: Vec<_> = entries.filter(|entry| entry.is_metadata_older(age, now)).collect();
         let confirms = old.iter().map(|entry| async move {
             let confirm = self.params.confirm(entry);
             if let Err(fault) = self.server.run_within(self.heartbeat_window(), &confirm).await {
                 debug!(
                     ?fault,
-                    "what a leader proposes was not kept; it is stored for longer than until the next time"
+                    "the metadata of a leader were not extended; a later heartbeat tries again before they expire"
                 );
             }
         });

@@ -83,18 +83,21 @@ impl Layout {
             return refused("overlaps with the side keys of locks, `lockkit:`");
         }
         if self.on_cluster && tag(&lock).is_none() && lock.contains('}') {
-            return refused("no other key can be on the same server of a cluster");
+            return refused(
+                "a cluster could not keep this lock's other keys on the same server, because of the `}` in its key: use \
+                 a name and a prefix without braces, or encoded names",
+            );
         }
-        let beside = beside(SIDE_KEY_PREFIX, &lock);
+        let prefix = same_slot_prefix(SIDE_KEY_PREFIX, &lock);
         let [fence, queue, deadlines] =
-            [":fence", ":queue", ":deadlines"].map(|what| [&*beside, what].concat());
+            [":fence", ":queue", ":deadlines"].map(|what| [&*prefix, what].concat());
         Ok(LockKeys([lock, fence, queue, deadlines]))
     }
 }
 
 /// What a listing asks for, and how it reads the keys that it finds.
 impl Layout {
-    /// Returns whether a lock's key can be told from other keys.
+    /// Returns whether a lock's key can be distinguished from other keys.
     pub(crate) fn tells_locks_apart(&self) -> bool {
         self.names == Names::Encoded
     }
@@ -127,11 +130,11 @@ impl Layout {
 
 /// Returns a side key of a lock.
 fn side_key(lock: &str, what: &str) -> String {
-    [&*beside(SIDE_KEY_PREFIX, lock), ":", what].concat()
+    [&*same_slot_prefix(SIDE_KEY_PREFIX, lock), ":", what].concat()
 }
 
 /// Returns the start of keys and channels that a cluster keeps on the same server as this lock.
-fn beside(prefix: &str, lock: &str) -> String {
+fn same_slot_prefix(prefix: &str, lock: &str) -> String {
     match tag(lock) {
         Some(_) => [prefix, ":", lock].concat(),
         None => [prefix, "{", lock, "}"].concat(),
@@ -176,7 +179,7 @@ impl LockKeys {
 
     /// Returns the channel for the observers of the leader.
     pub(crate) fn leader_channel(&self) -> String {
-        beside(LEADER_CHANNEL, self.lock())
+        same_slot_prefix(LEADER_CHANNEL, self.lock())
     }
 }
 

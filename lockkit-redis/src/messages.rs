@@ -1,4 +1,4 @@
-//! What a session receives messages for: its claims and its observers.
+//! Delivers messages of the server to the claims and observers of a session.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::{
     broken::BROKEN, keys::parse_value, powers::Observers, registry::ClaimRegistry, topology::Listener,
 };
 
-/// The claims and observers of a session, as what its connection receives messages for.
+/// The receivers of a session's messages: its claims and observers.
 pub(crate) struct ClaimMessages {
     /// The channel of the client. A message names a claim that was granted the lock with its token, a claim that must
     /// re-check, or a hold that was broken.

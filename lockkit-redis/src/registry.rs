@@ -37,7 +37,7 @@ impl ClaimRegistry {
         let entry = Arc::new(ClaimEntry {
             id,
             observers: is_candidate.then(|| keys.leader_channel()),
-            described_at: Mutex::default(),
+            metadata_stored_at: Mutex::default(),
             keys,
             is_acquiring: AtomicBool::new(true),
             is_queued: AtomicBool::default(),
@@ -163,7 +163,7 @@ pub(crate) struct ClaimEntry {
     /// The channel of the observers of the leader, if the claim takes part in an election.
     pub(crate) observers: Option<String>,
     /// When the metadata of a candidate were last known to be stored for their full time.
-    described_at: Mutex<Option<BootInstant>>,
+    metadata_stored_at: Mutex<Option<BootInstant>>,
     is_acquiring: AtomicBool,
     is_queued: AtomicBool,
     is_in_doubt: AtomicBool,
@@ -182,12 +182,12 @@ pub(crate) struct ClaimEntry {
 }
 
 impl ClaimEntry {
-    /// Returns whether the metadata of a candidate were stored longer ago than this, and counts from now on then.
-    pub(crate) fn is_description_older(&self, age: Duration, now: BootInstant) -> bool {
-        let mut described_at = lock(&self.described_at);
-        let is_older = self.observers.is_some() && now.since(*described_at.get_or_insert(now)) > age;
+    /// Returns whether the metadata of a candidate were stored longer ago than this; if so, counts from now on.
+    pub(crate) fn is_metadata_older(&self, age: Duration, now: BootInstant) -> bool {
+        let mut metadata_stored_at = lock(&self.metadata_stored_at);
+        let is_older = self.observers.is_some() && now.since(*metadata_stored_at.get_or_insert(now)) > age;
         if is_older {
-            *described_at = Some(now);
+            *metadata_stored_at = Some(now);
         }
         is_older
     }

@@ -90,7 +90,8 @@ pub(super) async fn page(
 ) -> Result<Page> {
     let layout = listable(backend.config.layout())?;
     let unknown = || {
-        Error::new(ErrorKind::InvalidConfig, OPERATION).with_message("not the end of a page of this store")
+        let what = "`after` is not a cursor of this store: pass `Page::next` of the page before";
+        Error::new(ErrorKind::InvalidConfig, OPERATION).with_message(what)
     };
     let after = after.map(|after| Position::parse(after).ok_or_else(unknown)).transpose()?;
     let limit = limit.max(1);

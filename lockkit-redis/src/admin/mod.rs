@@ -51,9 +51,9 @@ pub const INSPECTED_WAITERS_MAX: usize = 500;
 /// * `list` finds what is under the prefix and has the form of a lock's key: without a prefix, data of other programs
 ///   may have it too. Needs the right `+scan`. A lock that is held and waited for may be on two pages. A slot that
 ///   moves to another node of a cluster meanwhile may hide its locks, and so may a failover or restart of a server
-///   whose user has no right to INFO. Raw names cannot be listed: a lock cannot be told from other strings.
-/// * `break_lock` cannot tell one hold of another program from the next one, so it ends whichever the lock has. It never
-///   ends a hold of this library in its place.
+///   whose user has no right to INFO. Raw names cannot be listed: a lock cannot be distinguished from other strings.
+/// * `break_lock` cannot distinguish two holds of other programs: it ends the one that has the lock when the request
+///   arrives. It never ends a hold of this library instead.
 #[async_trait]
 impl Admin for RedisBackend {
     async fn inspect(&self, name: &LockName) -> Result<Inspection> {

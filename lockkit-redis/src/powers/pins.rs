@@ -28,7 +28,7 @@ use crate::{
     error::RequestError, heartbeat::held_lock, registry::ClaimEntry, session::RedisSession, wire::lifetime_ms,
 };
 
-/// A pin: the server keeps the lock for so long.
+/// A pin: the server keeps the lock for this time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pin {
     pub(crate) since: BootInstant,

@@ -21,6 +21,7 @@ use lockkit_core::{Clock, FencingToken, backend::ClaimId, lease};
 use tokio::time::Instant;
 
 use super::{
+    granted_attempt::WonAttempt,
     membership::Rejoiner,
     node::Node,
     nodes::Nodes,
@@ -30,7 +31,6 @@ use super::{
     sent::SentRequests,
     votes::{AskOutcome, Vote, Votes},
     wire::{Attempt, ClaimReply, RequestBuilder, claim_reply},
-    won::WonAttempt,
 };
 use crate::{error::RequestError, keys::LockKeys};
 

@@ -26,8 +26,8 @@ use lockkit_core::{
 };
 
 use super::{
+    lock_view::{LockView, majority_value, votes},
     session::RedlockSession,
-    view::{LockView, majority_value, votes},
     wire::{LockState, inspect},
 };
 use crate::{
@@ -37,7 +37,7 @@ use crate::{
 
 /// What the answers of some nodes say about the leader.
 #[derive(Debug, PartialEq, Eq)]
-enum Leadership {
+enum LeaderView {
     Leader(LeaderEntry),
     /// No claim has a majority.
     Nobody,
@@ -75,13 +75,13 @@ impl RedlockSession {
         let nodes = &self.context.nodes;
         let decide = |seen: &[LockState]| leadership(seen, nodes.count(), nodes.majority());
         let is_decided =
-            |seen: &[LockState]| matches!(decide(seen), Leadership::Leader(_) | Leadership::Nobody);
+            |seen: &[LockState]| matches!(decide(seen), LeaderView::Leader(_) | LeaderView::Nobody);
         let view = LockView::take(nodes, inspect(keys), is_decided).await;
         match decide(&view.seen) {
-            Leadership::Leader(entry) => Ok(Some(entry)),
-            Leadership::Nobody => Ok(None),
-            Leadership::TokenUnknown => Err(token_unknown()),
-            Leadership::Undecided => Err(view.no_majority(nodes)),
+            LeaderView::Leader(entry) => Ok(Some(entry)),
+            LeaderView::Nobody => Ok(None),
+            LeaderView::TokenUnknown => Err(token_unknown()),
+            LeaderView::Undecided => Err(view.no_majority(nodes)),
         }
     }
 
@@ -102,29 +102,29 @@ fn token_unknown() -> RequestError {
 }
 
 /// Decides by the answers of nodes that count. `count`: of all nodes.
-fn leadership(seen: &[LockState], count: usize, majority: usize) -> Leadership {
+fn leadership(seen: &[LockState], count: usize, majority: usize) -> LeaderView {
     let missing = count.saturating_sub(seen.len());
     let values = votes(seen.iter().map(|one| &*one.value).filter(|value| !value.is_empty()));
     let Some((value, having_it)) = values.into_iter().max_by_key(|(_, having_it)| *having_it) else {
-        return if seen.len() >= majority { Leadership::Nobody } else { Leadership::Undecided };
+        return if seen.len() >= majority { LeaderView::Nobody } else { LeaderView::Undecided };
     };
     if having_it < majority {
         let may_be_held = having_it + missing >= majority;
-        return if may_be_held { Leadership::Undecided } else { Leadership::Nobody };
+        return if may_be_held { LeaderView::Undecided } else { LeaderView::Nobody };
     }
     let having = || seen.iter().filter(|one| one.value == value);
-    if !having().any(|one| one.is_described) {
+    if !having().any(|one| one.has_metadata) {
         // Another program.
-        return Leadership::Nobody;
+        return LeaderView::Nobody;
     }
     // A counter that a majority has for this claim is its token.
     let Some(token) = majority_value(having().map(|one| &one.counter), majority) else {
-        return Leadership::TokenUnknown;
+        return LeaderView::TokenUnknown;
     };
     let newest = having()
         .filter_map(|one| Metadata::from_json(&one.metadata))
         .max_by_key(|metadata| metadata.proposal.as_ref().map(|proposal| proposal.number));
-    Leadership::Leader(LeaderEntry::of_metadata(FencingToken::new(*token), newest))
+    LeaderView::Leader(LeaderEntry::of_metadata(FencingToken::new(*token), newest))
 }
 
 #[cfg(test)]
@@ -139,18 +139,18 @@ mod tests {
             value: value.into(),
             counter,
             metadata: metadata.to_json().into_bytes(),
-            is_described: true,
+            has_metadata: true,
             pttl: -1,
         }
     }
 
-    fn of_three(seen: &[LockState]) -> Leadership {
+    fn of_three(seen: &[LockState]) -> LeaderView {
         leadership(seen, 3, 2)
     }
 
     fn found(seen: &[LockState]) -> (u64, u64) {
         match of_three(seen) {
-            Leadership::Leader(entry) => (entry.token.get(), entry.proposal.number),
+            LeaderView::Leader(entry) => (entry.token.get(), entry.proposal.number),
             other => panic!("{other:?}"),
         }
     }
@@ -167,12 +167,12 @@ mod tests {
     #[test]
     fn nobody_leads_only_if_no_claim_can_have_a_majority() {
         for (seen, expected) in [
-            (vec![], Leadership::Undecided),
-            (vec![node("", 7, 1)], Leadership::Undecided),
-            (vec![node("", 7, 1), node("", 7, 1)], Leadership::Nobody),
-            (vec![node("", 7, 1), node("a", 7, 1)], Leadership::Undecided),
-            (vec![node("", 7, 1), node("a", 7, 1), node("", 7, 1)], Leadership::Nobody),
-            (vec![node("a", 7, 1), node("b", 7, 1), node("", 7, 1)], Leadership::Nobody),
+            (vec![], LeaderView::Undecided),
+            (vec![node("", 7, 1)], LeaderView::Undecided),
+            (vec![node("", 7, 1), node("", 7, 1)], LeaderView::Nobody),
+            (vec![node("", 7, 1), node("a", 7, 1)], LeaderView::Undecided),
+            (vec![node("", 7, 1), node("a", 7, 1), node("", 7, 1)], LeaderView::Nobody),
+            (vec![node("a", 7, 1), node("b", 7, 1), node("", 7, 1)], LeaderView::Nobody),
         ] {
             assert_eq!(of_three(&seen), expected, "{seen:?}");
         }
@@ -180,13 +180,13 @@ mod tests {
 
     #[test]
     fn token_needs_a_majority() {
-        assert_eq!(of_three(&[node("a", 7, 1), node("a", 9, 1)]), Leadership::TokenUnknown);
+        assert_eq!(of_three(&[node("a", 7, 1), node("a", 9, 1)]), LeaderView::TokenUnknown);
         assert_eq!(found(&[node("a", 7, 1), node("a", 9, 1), node("a", 7, 1)]), (7, 1));
     }
 
     #[test]
     fn another_program_is_no_leader() {
-        let foreign = || LockState { metadata: Vec::new(), is_described: false, ..node("f00d", 7, 1) };
-        assert_eq!(of_three(&[foreign(), foreign()]), Leadership::Nobody);
+        let foreign = || LockState { metadata: Vec::new(), has_metadata: false, ..node("f00d", 7, 1) };
+        assert_eq!(of_three(&[foreign(), foreign()]), LeaderView::Nobody);
     }
 }

@@ -18,11 +18,11 @@ use lockkit_core::{
 use tracing::debug;
 
 use super::{
+    granted_attempt::WonAttempt,
     membership::{NodeStatus, other_set_fault},
     round::{ReplySender, Round},
     session::RedlockSession,
     wire::{RenewReply, look, node_state, renew_replies},
-    won::WonAttempt,
 };
 use crate::error::RequestError;
 

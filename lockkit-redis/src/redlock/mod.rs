@@ -59,8 +59,11 @@ mod attempt;
 mod backend;
 mod config;
 mod elections;
+mod granted_attempt;
 mod heartbeat;
 mod hints;
+mod holder_writes;
+mod lock_view;
 mod membership;
 mod node;
 mod nodes;
@@ -70,11 +73,8 @@ mod request;
 mod round;
 mod sent;
 mod session;
-mod view;
 mod votes;
 mod wire;
-mod won;
-mod write;
 
 pub use self::{
     backend::RedlockBackend,

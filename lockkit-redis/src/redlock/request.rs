@@ -19,7 +19,8 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// A request that a node answers only if it counts. The node is the last of the keys.
+    /// A request that a node answers only if its marker is the expected one. The key of the marker is passed as the last
+    /// key.
     pub(super) fn at_member(script: &'static Script, keys: &[&str]) -> Self {
         let call = call(script, keys.len() + 1, keys.iter().copied().chain([NODE]));
         Self { script, call, needs_marker: true }

@@ -28,7 +28,7 @@ use lockkit_core::{
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::{attempt::SessionContext, release::Removal, won::WonAttempt};
+use super::{attempt::SessionContext, granted_attempt::WonAttempt, release::Removal};
 use crate::{error::RequestError, keys::Layout};
 
 /// Limit of concurrent acquires, far more than a client may have.

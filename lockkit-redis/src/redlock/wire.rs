@@ -276,7 +276,7 @@ pub(super) struct LockState {
     /// Of the holder; empty if there are none, or too long ones.
     pub(super) metadata: Vec<u8>,
     /// Whether the holder stored metadata, as every lockkit client does.
-    pub(super) is_described: bool,
+    pub(super) has_metadata: bool,
     /// How long the node keeps it, in ms; -1 without an end, or if that was not asked for.
     pub(super) pttl: i64,
 }
@@ -286,8 +286,8 @@ pub(super) fn lock_state(answer: Value) -> Result<Option<LockState>, RequestErro
     if matches!(&answer, Value::Array(parts) if parts.is_empty()) {
         return Ok(None);
     }
-    let (value, counter, metadata, is_described, pttl) = redis::from_redis_value(answer)?;
-    Ok(Some(LockState { value, counter, metadata, is_described, pttl }))
+    let (value, counter, metadata, has_metadata, pttl) = redis::from_redis_value(answer)?;
+    Ok(Some(LockState { value, counter, metadata, has_metadata, pttl }))
 }
 
 /// A record as one node has it.

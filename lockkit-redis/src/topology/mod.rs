@@ -62,12 +62,12 @@ pub(crate) enum Topology {
     Cluster(Vec<Address>),
 }
 
-/// What connections receive messages for.
+/// Receives what the server publishes to a connection.
 pub(crate) trait Listener: Send + Sync + 'static {
     /// Returns the channels to which a new connection subscribes.
     fn channels(&self) -> Vec<String>;
 
-    /// Returns whether a connection is of no use if the user may not subscribe.
+    /// Returns whether connecting must fail if the user may not subscribe.
     fn needs_channels(&self) -> bool {
         true
     }

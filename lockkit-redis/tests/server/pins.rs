@@ -1,4 +1,4 @@
-//! Holds that last at least so long.
+//! Pins: minimum hold times.
 
 use std::{
     sync::{

@@ -18,10 +18,10 @@ use crate::{
     error::RequestError,
     keys::Layout,
     redlock::{
+        lock_view::LockView,
         node::Node,
         nodes::Nodes,
         round::ReplySender,
-        view::LockView,
         wire::{LockState, inspect},
     },
 };

@@ -22,10 +22,10 @@ use lockkit_core::{
 
 use super::{
     RedlockBackend,
+    lock_view::{LockView, majority_value, votes},
     membership::{join, look_at_majority},
     nodes::Nodes,
     round::ReplySender,
-    view::{LockView, majority_value, votes},
     wire::{LockState, break_hold, inspect_with_remaining, was_broken},
 };
 use crate::{error::RequestError, keys::LockKeys};
@@ -39,9 +39,9 @@ const OF_ANOTHER_PROGRAM: &[u8] = b"?";
 ///   Waiters are not visible, because they leave nothing there. `Unavailable` if silent nodes decide on the holder.
 /// * `list` shows the locks that a majority of the nodes has, or may have with those that are silent: what only a minority
 ///   has is held by nobody. It reads the keys of all nodes for each page, so it is for nodes that keep little but locks.
-///   Needs the right `+scan`. Raw names cannot be listed: a lock cannot be told from other strings.
-/// * `break_lock` ends a hold at a majority of the nodes. It cannot tell one hold of another program from the next one,
-///   so it ends whichever the lock has; it never ends a hold of this library in its place.
+///   Needs the right `+scan`. Raw names cannot be listed: a lock cannot be distinguished from other strings.
+/// * `break_lock` ends a hold at a majority of the nodes. It cannot distinguish two holds of other programs: it ends the
+///   one that has the lock when the requests arrive. It never ends a hold of this library instead.
 #[async_trait]
 impl Admin for RedlockBackend {
     async fn inspect(&self, name: &LockName) -> Result<Inspection> {
@@ -171,7 +171,7 @@ mod tests {
 
     fn seen(value: &str, counter: u64) -> LockState {
         let metadata = Metadata::of_this_process(Some("me")).to_json().into_bytes();
-        LockState { value: value.into(), counter, metadata, is_described: true, pttl: -1 }
+        LockState { value: value.into(), counter, metadata, has_metadata: true, pttl: -1 }
     }
 
     fn holder_of(seen: &[LockState]) -> Option<Contender> {
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn value_of_another_program_is_not_shown() {
-        let foreign = |value: &str| LockState { metadata: Vec::new(), is_described: false, ..seen(value, 7) };
+        let foreign = |value: &str| LockState { metadata: Vec::new(), has_metadata: false, ..seen(value, 7) };
         let found = holder_of(&[foreign("s3cret"), foreign("s3cret"), foreign("")]).unwrap();
         assert_eq!((&*found.entry, found.token, found.metadata), ("app:x", None, None));
         // A node may have lost the metadata.

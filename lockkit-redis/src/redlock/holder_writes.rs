@@ -13,12 +13,12 @@ use std::sync::Arc;
 use lockkit_core::{backend::Grant, lease};
 
 use super::{
+    granted_attempt::WonAttempt,
     request::Request,
     round::ReplySender,
     session::RedlockSession,
     votes::{Vote, Votes},
     wire::{ClaimReply, claim_reply},
-    won::WonAttempt,
 };
 use crate::error::RequestError;
 
