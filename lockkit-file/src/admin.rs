@@ -30,7 +30,7 @@ impl Admin for FileBackend {
 
     async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page> {
         if after.is_some_and(|after| after.contains('/')) {
-            let what = "this is not where a page of this store ends";
+            let what = "`after` is not a cursor of this store: pass `Page::next` of the page before";
             return Err(Error::new(ErrorKind::InvalidConfig, LIST).with_message(what));
         }
         let (folder, prefix, after) = (Arc::clone(&self.folder), prefix.to_owned(), after.map(str::to_owned));

@@ -37,11 +37,11 @@
 //!
 //! * **Elections.** The holder file shows the leader and its value. A candidate whose holder file cannot be written is
 //!   refused, because others would see no leader. Each value is a new file that replaces the earlier one by name, so
-//!   that nobody reads a mixture. The folder does not notify: observers look every [`LEADER_LOOK_PAUSE`].
+//!   that nobody reads a mixture. The folder does not notify: observers read every [`LEADER_POLL_PAUSE`].
 //! * **Records.** Each record is a new file too, on the disk before it replaces the earlier one. So it survives a crash
 //!   and a power failure. Records stay until somebody deletes them: how long to keep one is ignored. A record has at
 //!   most 64 KiB; a foreign file of its name is an error, and is not replaced.
-//! * **Not offered: holds that last at least so long.** The lock ends with its process, and nothing else could keep it.
+//! * **Not offered: pins** (minimum hold times). The lock ends with its process, and nothing else could keep it.
 //! * **Not offered: evidence of a grant** that a write to other files could be checked against. The file system
 //!   compares nothing, so use the fencing token.
 //!
@@ -118,5 +118,5 @@ pub use self::{
     disk::CHANGES_MAX,
     inspect::INSPECTED_DATA_CHARS_MAX,
     local_queue::STREAK_MAX,
-    powers::LEADER_LOOK_PAUSE,
+    powers::LEADER_POLL_PAUSE,
 };

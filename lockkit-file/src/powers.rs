@@ -30,8 +30,8 @@ use crate::{
     session::FileSession,
 };
 
-/// Pause between two looks of an observer of an election at the holder file. The folder does not notify.
-pub const LEADER_LOOK_PAUSE: Duration = Duration::from_millis(250);
+/// Pause between two reads of the holder file by an observer of an election. The folder does not notify.
+pub const LEADER_POLL_PAUSE: Duration = Duration::from_millis(250);
 
 const READ_LEADER: &str = "read leader";
 
@@ -81,9 +81,9 @@ impl Elections for FileSession {
     }
 
     async fn watch(&self, _name: &LockName) -> Result<Box<dyn LeaderWatch>> {
-        let mut looks = interval_at(Instant::now() + LEADER_LOOK_PAUSE, LEADER_LOOK_PAUSE);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(Box::new(Looks(looks)))
+        let mut ticks = interval_at(Instant::now() + LEADER_POLL_PAUSE, LEADER_POLL_PAUSE);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Box::new(PollTicks(ticks)))
     }
 
     async fn proclaim(&self, grant: &Grant, metadata: &Metadata) -> Result<bool> {
@@ -101,13 +101,13 @@ impl Elections for FileSession {
     }
 }
 
-/// Lets an observer look at each tick, whether there is a change or not: a look takes microseconds, and the ordinary
+/// Lets an observer read at each tick, whether there is a change or not: a read takes microseconds, and the ordinary
 /// re-check of a session without a ttl takes seconds.
 #[derive(Debug)]
-struct Looks(Interval);
+struct PollTicks(Interval);
 
 #[async_trait]
-impl LeaderWatch for Looks {
+impl LeaderWatch for PollTicks {
     async fn changed(&mut self) {
         self.0.tick().await;
     }

@@ -20,7 +20,7 @@ use crate::{
     acquire::{AttemptOutcome, NoGrant, POLL, POLL_PAUSE_MAX, POLL_PAUSE_MIN, YIELD_PAUSE},
     disk::CHANGES_MAX,
     lock_file::{LockFile, TakeOutcome},
-    powers::LEADER_LOOK_PAUSE,
+    powers::LEADER_POLL_PAUSE,
 };
 
 fn session(folder: &tempfile::TempDir) -> Arc<FileSession> {
@@ -278,12 +278,12 @@ async fn observer_looks_once_per_pause_also_after_it_was_late() {
     let mut watch = session.elections().unwrap().watch(&LockName::new("a").unwrap()).await.unwrap();
     let start = Instant::now();
     watch.changed().await;
-    assert_eq!(start.elapsed(), LEADER_LOOK_PAUSE);
-    tokio::time::advance(LEADER_LOOK_PAUSE * 10).await;
+    assert_eq!(start.elapsed(), LEADER_POLL_PAUSE);
+    tokio::time::advance(LEADER_POLL_PAUSE * 10).await;
     watch.changed().await;
     let late = Instant::now();
     watch.changed().await;
-    assert_eq!(late.elapsed(), LEADER_LOOK_PAUSE, "the looks that it missed came in a burst");
+    assert_eq!(late.elapsed(), LEADER_POLL_PAUSE, "the looks that it missed came in a burst");
 }
 
 #[tokio::test(start_paused = true)]

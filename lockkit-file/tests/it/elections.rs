@@ -6,7 +6,7 @@ use lockkit_core::{
     ErrorKind, LockName, Proposal,
     backend::{LeaderEntry, Session},
 };
-use lockkit_file::LEADER_LOOK_PAUSE;
+use lockkit_file::LEADER_POLL_PAUSE;
 
 use crate::{
     child::{Child, NAME},
@@ -187,7 +187,7 @@ async fn observer_sees_values_and_the_end_although_nothing_notifies() {
     let leadership = leading.election(NAME).unwrap().campaign("one").await.unwrap();
     let mut observer = looking.election(NAME).unwrap().observe();
     let mut next = async || {
-        let next = tokio::time::timeout(LEADER_LOOK_PAUSE * 10, observer.next()).await;
+        let next = tokio::time::timeout(LEADER_POLL_PAUSE * 10, observer.next()).await;
         next.expect("before the ordinary re-check").unwrap().unwrap().map(|leader| leader.value)
     };
     assert_eq!(next().await.as_deref(), Some("one"));
