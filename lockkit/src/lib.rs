@@ -30,9 +30,9 @@
 //! | `redis://host:6379/0` | `redis` | Redis 6 or later; several hosts: a master and its replicas |
 //! | `redis+sentinel://s1,s2,s3/name` | `redis` | Sentinels that know the master by this name |
 //! | `redis+cluster://h1,h2` | `redis` | a cluster |
-//! | `redlock://h1,h2,h3` | `redis` | a majority of independent servers, after one `lockkit init`; `redlocks` with TLS |
+//! | `redlock://h1,h2,h3` | `redis` | 3, 5, 7 or 9 independent servers, set up once by `lockkit init`; `redlocks` with TLS |
 //! | `redis+unix:///run/redis.sock` | `redis` | a server on this host |
-//! | `rediss://host:6379/?ca=/etc/redis/ca.pem` | `redis`, `tls` | the same with TLS, also `rediss+sentinel`, `rediss+cluster` |
+//! | `rediss://host:6379/?ca=/etc/redis/ca.pem` | `redis`, `tls` | Redis with TLS; also `rediss+sentinel`, `rediss+cluster`, not the socket |
 //! | `file:///path/of/a/folder` | `file` | nothing; several processes on one host |
 //!
 //! Give each test a `memory:NAME` of its own. A server reads the tokio clock of its callers, so a test that advances a
@@ -40,13 +40,14 @@
 //! [`memory::MemoryServer`] has faults for tests of your application: lost replies, ended sessions, a frozen server.
 //!
 //! No feature is on by default. Without a feature, no client of any store is compiled. Every URL takes the options `ttl` (how
-//! long others wait for a dead holder: `?ttl=10s`) and `label` (shown to others with its locks); the other options depend on
-//! the backend. Pass a backend that is not in this list to [`LockClient::builder`].
+//! long others wait for a dead holder: `?ttl=10s`), `connect_timeout` (how long to wait for a store that starts later) and
+//! `label` (shown to others with its locks). The other options depend on the backend. Pass a backend that is not in this
+//! list to [`LockClient::builder`].
 //!
 //! # Built on the lock
 //!
 //! * [`LockClient::election`]: one of several candidates leads, and everybody can see who.
-//! * [`LockClient::once_per`]: work that begins at most once per period, over all nodes.
+//! * [`LockClient::once_per`]: work that begins at most once per period, over all processes.
 //! * [`Lock::hold_at_least`]: nobody else gets the lock for a minimum time, even if its holder dies.
 //! * [`LockClient::lock_all`]: several locks all or nothing, in one order for all callers, so that they never wait for
 //!   each other in a circle.

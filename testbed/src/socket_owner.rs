@@ -101,7 +101,7 @@ fn inode_in(reply: &[u8], other_port: u16) -> io::Result<Option<u32>> {
     let at = |place: usize, length: usize| reply.get(place..place + length).ok_or_else(short);
     match u16::from_ne_bytes(at(TYPE_AT, 2)?.try_into().map_err(|_| short())?) {
         BY_FAMILY => {
-            // Without a connection, the kernel looks for a listener at the own end.
+            // Without a connection, the kernel looks for a listener at the local end.
             let is_connection = at(OTHER_PORT_AT, 2)? == other_port.to_be_bytes();
             let inode = u32::from_ne_bytes(at(INODE_AT, 4)?.try_into().map_err(|_| short())?);
             Ok((is_connection && inode != 0).then_some(inode))
