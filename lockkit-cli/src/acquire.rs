@@ -16,9 +16,9 @@ use crate::{
 /// Pause between two checks whether a late grant was renewed.
 const FRESH_CHECK_PAUSE: Duration = Duration::from_millis(10);
 
-/// How a lock is wanted.
+/// How a lock is acquired and held.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct AcquireOptions {
     /// Zero: one attempt; none: no limit.
     pub(crate) time_limit: Option<Duration>,
     /// How long the lock is kept at least.
@@ -29,7 +29,7 @@ pub(crate) struct Wanted {
     pub(crate) once_per: Option<Duration>,
 }
 
-/// Acquires the lock as it is wanted; returns `None` if the command has begun in this period already. Fails if an
+/// Acquires the lock with these options; returns `None` if the command has begun in this period already. Fails if an
 /// enclosing `lockkit run` holds the lock.
 ///
 /// # Cancel safety
@@ -38,7 +38,7 @@ pub(crate) struct Wanted {
 pub(crate) async fn acquire(
     client: &LockClient,
     name: &LockName,
-    wanted: Wanted,
+    options: AcquireOptions,
     enclosing: &EnclosingLocks,
 ) -> Result<Option<LockGuard>, Failure> {
     if enclosing.has(name) && enclosing.is_holder_of(name, &client.inspect(name.as_str()).await?) {
@@ -48,15 +48,15 @@ pub(crate) async fn acquire(
         );
         return Err(Failure::new(USAGE, message));
     }
-    let ttl = wanted.max_hold.map_or(client.ttl(), |max_hold| client.ttl().min(max_hold));
-    let until = wanted.time_limit.and_then(|time_limit| Instant::now().checked_add(time_limit));
+    let ttl = options.max_hold.map_or(client.ttl(), |max_hold| client.ttl().min(max_hold));
+    let until = options.time_limit.and_then(|time_limit| Instant::now().checked_add(time_limit));
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        match attempt(client, name, wanted, left).await? {
+        match attempt(client, name, options, left).await? {
             Turn::Yours(guard) if is_fresh(&guard, ttl).await => return Ok(Some(guard)),
             // Lost before the job started. What runs once has begun by its record, and must not begin again; a lock that is
             // kept for a time is not free before.
-            Turn::Yours(guard) if wanted.once_per.or(wanted.at_least).is_some() => guard.check()?,
+            Turn::Yours(guard) if options.once_per.or(options.at_least).is_some() => guard.check()?,
             Turn::Yours(_) => {}
             Turn::Done => return Ok(None),
             _ => {
@@ -74,18 +74,18 @@ pub(crate) async fn acquire(
 async fn attempt(
     client: &LockClient,
     name: &LockName,
-    wanted: Wanted,
+    options: AcquireOptions,
     left: Option<Duration>,
 ) -> lockkit::Result<Turn> {
-    if let Some(period) = wanted.once_per {
+    if let Some(period) = options.once_per {
         let work = client.once_per(name.as_str(), period)?;
         return match left {
             Some(left) => work.begin_timeout(left).await,
             None => Ok(work.begin().await?.map_or(Turn::Done, Turn::Yours)),
         };
     }
-    let mut lock = client.lock(name.as_str())?.hold_at_least(wanted.at_least.unwrap_or_default());
-    if let Some(max_hold) = wanted.max_hold {
+    let mut lock = client.lock(name.as_str())?.hold_at_least(options.at_least.unwrap_or_default());
+    if let Some(max_hold) = options.max_hold {
         lock = lock.max_hold(max_hold);
     }
     let guard = match left {

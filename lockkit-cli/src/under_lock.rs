@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use tokio::time::timeout;
 
 use crate::{
-    acquire::{Wanted, acquire},
+    acquire::{AcquireOptions, acquire},
     args::WaitArguments,
     connection::Connection,
     enclosing_locks::EnclosingLocks,
@@ -33,7 +33,7 @@ const CLOSE_MAX: Duration = Duration::from_secs(5);
 /// The same after a loss.
 const CLOSE_AFTER_LOSS_MAX: Duration = Duration::from_millis(250);
 
-/// Which lock, and how it is wanted.
+/// Which lock, and how it is acquired.
 pub(crate) struct Request<'a> {
     pub(crate) name: &'a LockName,
     pub(crate) store: &'a Store,
@@ -69,14 +69,14 @@ pub(crate) async fn under_lock(
         Ok(client) => client?,
         Err(signal) => return Ok(ended_by(signal, name)),
     };
-    let wanted = Wanted {
+    let options = AcquireOptions {
         time_limit: wait.time_limit().map(|limit| limit.saturating_sub(started.elapsed())),
         at_least: request.at_least,
         max_hold: wait.max_hold,
         once_per: request.once_per,
     };
     let notice = (!quiet).then(|| notice_of_holder(&client, name));
-    let acquiring = with_notice(acquire(&client, name, wanted, request.enclosing), notice);
+    let acquiring = with_notice(acquire(&client, name, options, request.enclosing), notice);
     let outcome = match unless_ended(&mut signals, acquiring).await {
         Ok(Ok(None)) => {
             say(format_args!("{:?} not run: it has begun in this period already", name.as_str()));

@@ -65,7 +65,7 @@ async fn watch(
 ) -> Result<u8, Failure> {
     let mut signals = Signals::listen(ENDING)?;
     let mut shown: Option<Inspection> = None;
-    let mut outage = Outage::default();
+    let mut silence = StoreIsSilent::default();
     let watching = async {
         loop {
             match client.inspect(name.as_str()).await {
@@ -74,10 +74,10 @@ async fn watch(
                         show(&found)?;
                         shown = Some(found);
                     }
-                    outage.end();
+                    silence.end();
                 }
                 Err(error) if error.is_temporary() => {
-                    if outage.begin() {
+                    if silence.begin() {
                         warn(format_args!("{error:#}; trying again"));
                     }
                 }
@@ -94,9 +94,9 @@ async fn watch(
 
 /// Whether the store does not answer at present.
 #[derive(Debug, Default)]
-struct Outage(bool);
+struct StoreIsSilent(bool);
 
-impl Outage {
+impl StoreIsSilent {
     /// Notes an inspection without an answer; returns whether it is the first one.
     fn begin(&mut self) -> bool {
         !std::mem::replace(&mut self.0, true)
@@ -142,9 +142,9 @@ mod tests {
 
     #[test]
     fn each_outage_is_said_once() {
-        let mut outage = Outage::default();
-        assert_eq!([outage.begin(), outage.begin()], [true, false]);
-        outage.end();
-        assert_eq!([outage.begin(), outage.begin()], [true, false]);
+        let mut silence = StoreIsSilent::default();
+        assert_eq!([silence.begin(), silence.begin()], [true, false]);
+        silence.end();
+        assert_eq!([silence.begin(), silence.begin()], [true, false]);
     }
 }

@@ -55,6 +55,7 @@ order. The file may have `backend`, `password_file` and `ttl`.
 
 Every user of the host can read arguments, so they must not contain passwords. Name only the user in the URL, such as \
 etcd://me@host:2379 or redis://default@host, and pass the password with --password-file or LOCKKIT_PASSWORD. \
-(LOCKKIT_BACKEND may contain the password itself, and the file, if nobody else can read it.) The command cannot see it.
+LOCKKIT_BACKEND may contain the password itself; so may the file, if nobody else can read that file. `lockkit run` does \
+not pass the password on to its command.
 
 Times are seconds, such as 90 or 0.5, or have units, such as 1m30s.";

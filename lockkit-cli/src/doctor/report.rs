@@ -14,7 +14,7 @@ use crate::exit::printable;
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     Fine,
-    /// Worth knowing, and nothing to mend.
+    /// Worth knowing, and nothing to fix.
     Note,
     Warning,
     Fault,
@@ -135,14 +135,14 @@ mod tests {
         report.fine("a", "one");
         report.add("b", Level::Note, "two", "");
         assert_eq!((report.status(), report.as_json().contains(r#""verdict":"fine""#)), (0, true));
-        report.add("c", Level::Warning, "first\nsecond", "mend it");
+        report.add("c", Level::Warning, "first\nsecond", "fix it");
         assert_eq!(report.status(), 1);
         report.add("d", Level::Fault, "four", "");
         assert_eq!(report.status(), 2);
-        let text = "etcd://h1:1,h2/app\nfine     a: one\nnote     b: two\nwarning  c: first\\nsecond\n         -> mend it\n\
+        let text = "etcd://h1:1,h2/app\nfine     a: one\nnote     b: two\nwarning  c: first\\nsecond\n         -> fix it\n\
                     fault    d: four\nfaults: 1, warnings: 1";
         assert_eq!(report.as_text(), text);
         let json: serde_json::Value = serde_json::from_str(&report.as_json()).unwrap();
-        assert_eq!((&json["verdict"], &json["findings"][2]["do"]), (&"fault".into(), &"mend it".into()));
+        assert_eq!((&json["verdict"], &json["findings"][2]["do"]), (&"fault".into(), &"fix it".into()));
     }
 }

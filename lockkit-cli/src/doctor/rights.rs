@@ -23,6 +23,9 @@ const SEEN_PAUSE: Duration = Duration::from_millis(20);
 /// A slower handoff was found by the waiter's own check, not by a notification.
 const HANDOFF_SLOW: Duration = Duration::from_secs(1);
 
+/// What to do about a fault that may have come from another program meanwhile.
+const EXAMINE_AGAIN: &str = "run `lockkit doctor` again";
+
 /// Tries everything but a break; returns a guard of `other`, which holds the lock then.
 pub(super) async fn try_all(
     one: &LockClient,
@@ -37,7 +40,8 @@ pub(super) async fn try_all(
             Some(guard)
         }
         Ok(None) => {
-            report.add("acquire", Level::Fault, "a lock that nobody uses is held", "examine again");
+            let what = "the new lock of this examination is already held";
+            report.add("acquire", Level::Fault, what, EXAMINE_AGAIN);
             None
         }
         Err(error) => {
@@ -61,7 +65,8 @@ async fn inspect(client: &LockClient, name: &str, is_held: bool, report: &mut Re
         }
         Ok(found) => {
             let what = format!("shows another holder than the lock has: {:?}", found.holder);
-            report.add("inspect", Level::Fault, what, "examine again; is the URL that of several stores?");
+            let remedy = "run `lockkit doctor` again; check that all servers of the URL belong to one store";
+            report.add("inspect", Level::Fault, what, remedy);
         }
         Err(error) => add_error(report, "inspect", &error),
     }
@@ -79,7 +84,7 @@ async fn list(client: &LockClient, name: &str, is_held: bool, report: &mut Repor
     };
     match step("list locks", listed).await {
         Ok(found) if found == is_held => report.fine("list", "locks can be listed"),
-        Ok(_) => report.add("list", Level::Fault, "the list lacks a lock that is held", "examine again"),
+        Ok(_) => report.add("list", Level::Fault, "the list lacks a lock that is held", EXAMINE_AGAIN),
         Err(error) => add_error(report, "list", &error),
     }
 }
@@ -166,10 +171,10 @@ pub(super) async fn try_break(client: &LockClient, guard: LockGuard, report: &mu
                 report.fine("break", format!("its holder learned of the loss after {took:.1?}"));
             }
             Err(_) => {
-                report.add("break", Level::Fault, "its holder does not learn of the loss", "examine again");
+                report.add("break", Level::Fault, "its holder does not learn of the loss", EXAMINE_AGAIN);
             }
         },
-        Ok(false) => report.add("break", Level::Fault, "a lock that is held was not broken", "examine again"),
+        Ok(false) => report.add("break", Level::Fault, "a lock that is held was not broken", EXAMINE_AGAIN),
         Err(error) => add_error(report, "break", &error),
     }
 }

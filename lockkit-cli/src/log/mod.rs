@@ -3,7 +3,7 @@
 //! | given | printed |
 //! |---|---|
 //! | nothing | warnings of lockkit |
-//! | `-q` | nothing; how the program ends is printed as ever |
+//! | `-q` | nothing; how the program ends is printed as usual |
 //! | `-v`, `-vv` | what lockkit does, and how |
 //! | `-vvv` | everything, of other crates too |
 //! | `RUST_LOG`, and neither `-q` nor `-v` | what this filter selects |

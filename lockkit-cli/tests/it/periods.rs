@@ -6,28 +6,28 @@ use lockkit_testbed::{Redis, ServerClock, eventually};
 
 use crate::harness::{Home, Started, done};
 
-/// Returns what the nodes' jobs wrote: a line each time one ran.
+/// Returns what the hosts' jobs wrote: a line each time one ran.
 fn lines(home: &Home) -> usize {
     std::fs::read_to_string(home.path("ran")).map_or(0, |text| text.lines().count())
 }
 
 #[test]
-fn the_command_runs_once_per_period_on_nodes_whose_clocks_differ() {
+fn the_command_runs_once_per_period_on_hosts_whose_clocks_differ() {
     let (home, redis) = (Home::new(), Redis::start().unwrap());
-    // Half a second apart, as measured by users whose jobs ran on every node.
+    // Half a second apart, as measured by users whose jobs ran on every host.
     let clocks = [(); 3].map(|()| ServerClock::new().unwrap());
-    for (clock, node) in clocks.iter().zip(0_u64..) {
-        clock.step_forward(Duration::from_millis(500 * node)).unwrap();
+    for (clock, host) in clocks.iter().zip(0_u64..) {
+        clock.step_forward(Duration::from_millis(500 * host)).unwrap();
     }
     let round = || {
-        let nodes = clocks.each_ref().map(|clock| {
+        let hosts = clocks.each_ref().map(|clock| {
             let options = ["--backend", &*redis.url(), "--timeout", "10s", "--once-per", "1d", "job"];
             let mut command = home.run(&options, "echo ran >> ran");
             command.envs(clock.environment().iter().filter_map(|variable| variable.split_once('=')));
             Started::new(&mut command)
         });
-        for node in nodes {
-            let run = node.done();
+        for host in hosts {
+            let run = host.done();
             assert_eq!(run.status, 0, "{}", run.stderr);
         }
     };
