@@ -1,5 +1,6 @@
 //! The conformance suite on five independent masters, and cases that only Redlock has.
 
+#[path = "harness/redlock/mod.rs"]
 mod redlock;
 
 use std::process::ExitCode;

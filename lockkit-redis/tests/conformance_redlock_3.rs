@@ -1,5 +1,6 @@
 //! The conformance suite on three independent masters: the cases that depend on the number of nodes.
 
+#[path = "harness/redlock/mod.rs"]
 mod redlock;
 
 use std::process::ExitCode;

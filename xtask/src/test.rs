@@ -68,7 +68,7 @@ const LONGEST_FIRST: [&str; 23] = [
     "lockkit-redis conformance_sentinel",
     "lockkit-redis conformance",
     "lockkit-redis conformance_redlock",
-    "lockkit-redis masters",
+    "lockkit-redis redlock",
     "lockkit-core it",
     "lockkit-etcd go",
     "recipes it",

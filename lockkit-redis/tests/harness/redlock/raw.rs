@@ -10,7 +10,7 @@ use super::encoded;
 
 macro_rules! script {
     ($($file:literal),+) => {
-        LazyLock::new(|| concat!($(include_str!(concat!("../../src/redlock/scripts/", $file, ".lua"))),+))
+        LazyLock::new(|| concat!($(include_str!(concat!("../../../src/redlock/scripts/", $file, ".lua"))),+))
     };
 }
 

@@ -9,7 +9,7 @@ mod counting;
 mod elections;
 mod foreign;
 mod records;
-#[path = "../redlock/mod.rs"]
+#[path = "../harness/redlock/mod.rs"]
 mod redlock;
 mod scripts;
 mod sets;

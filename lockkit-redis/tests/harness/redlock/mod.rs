@@ -2,7 +2,7 @@
 #![allow(missing_docs, dead_code, unreachable_pub, clippy::unwrap_used, reason = "part of test programs")]
 
 pub mod access;
-#[path = "../harness/bare.rs"]
+#[path = "../bare.rs"]
 pub mod bare;
 pub mod cases;
 pub mod raw;
