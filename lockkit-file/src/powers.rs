@@ -8,8 +8,8 @@
 //!   cannot replace a file of the next holder.
 //! * **An older proclaim comes late.** The announcement knows the number that it shows; a lower one writes nothing.
 //! * **A crash during a write** leaves the earlier file and a file `.new-*`, which can be deleted.
-//! * **The disk hangs.** The request fails after [`ANSWER_MAX`]; its file operation goes on, and those of the same hold
-//!   wait for it.
+//! * **The disk hangs.** The request fails after [`ANSWER_MAX`]; its file operation continues, and those of the same
+//!   hold wait for it.
 
 use std::{sync::Arc, time::Duration};
 

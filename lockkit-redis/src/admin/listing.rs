@@ -204,7 +204,7 @@ impl Walk<'_> {
         if at.part == Part::Held {
             return Ok(Some(Position { part: Part::WaitedFor, cursor, ..at }));
         }
-        // On a cluster, the client crate goes on at another node by itself.
+        // On a cluster, the client crate continues at another node by itself.
         if self.layout.on_cluster() && self.run_id(at.slot).await? != at.run_id {
             return self.begin(at.slot).await.map(Some);
         }

@@ -36,7 +36,7 @@ pub(super) fn break_hold(params: &ScriptParams, keys: &LockKeys, broken: &Broken
     params.ending(&BREAK, keys, claim).arg(token).arg(keys.leader_channel()).arg(BROKEN)
 }
 
-/// Returns the call that goes on to look for the next waiter, after the hold has ended. It names no claim: that of the
+/// Returns the call that continues the search for the next waiter, after the hold has ended. It names no claim: that of the
 /// hold may wait again, or hold the lock with another token, if its client had no answer to its acquire.
 pub(super) fn find_next(params: &ScriptParams, keys: &LockKeys) -> Call {
     params.release_of(keys, "").arg(keys.leader_channel())

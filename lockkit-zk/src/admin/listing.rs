@@ -7,9 +7,9 @@
 //!
 //! Failure cases:
 //!
-//! * A lock is released between the list and the look into its directory: it is left out, as one that was never held.
-//! * Most directories are empty (persistent ones stay for good): a page looks into [`DIRECTORIES_PER_PAGE`], and may
-//!   then have no lock at all. The next one goes on behind them.
+//! * A lock is released between the list and the read of its directory: it is left out, as one that was never held.
+//! * Most directories are empty (persistent ones stay for good): a page reads [`DIRECTORIES_PER_PAGE`], and may
+//!   then have no lock at all. The next page continues behind them.
 //! * A directory may not be read: its number of children needs no permission, so it is listed if it has one.
 
 use lockkit_core::{
@@ -25,7 +25,7 @@ use crate::{
     wire::{Server, bounded},
 };
 
-/// Most directories that one page looks into.
+/// Maximum number of directories that one page reads.
 const DIRECTORIES_PER_PAGE: usize = 4096;
 
 /// Directories that are asked for before the first answer is awaited. Each answer has the names of all its contenders.
