@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::{
     Clock, Error, ErrorKind, LockClient, Result,
     backend::{Backend, BackendUrl},
-    keeper::{Keeper, Patience, Runtime, Setup},
+    keeper::{ConnectPolicy, Keeper, Runtime, Setup},
     limits::{LABEL_BYTES_MAX, TTL_DEFAULT},
 };
 
@@ -123,12 +123,12 @@ impl ClientBuilder {
     ///
     /// If the future is dropped, a session that is being opened is closed again.
     pub async fn build(self) -> Result<LockClient> {
-        let patience = match self.connect_timeout {
-            Duration::ZERO => Patience::OneAttempt,
+        let connect_policy = match self.connect_timeout {
+            Duration::ZERO => ConnectPolicy::OneAttempt,
             // Beyond the range of the clock is never.
-            limit => Instant::now().checked_add(limit).map_or(Patience::Unlimited, Patience::Until),
+            limit => Instant::now().checked_add(limit).map_or(ConnectPolicy::Unlimited, ConnectPolicy::Until),
         };
-        self.start(patience).await
+        self.start(connect_policy).await
     }
 
     /// Returns a client at once; its session is opened in the background, as long as it takes. Meanwhile its
@@ -145,10 +145,10 @@ impl ClientBuilder {
     ///
     /// As [`build`](Self::build).
     pub async fn build_lazy(self) -> Result<LockClient> {
-        self.start(Patience::Lazy).await
+        self.start(ConnectPolicy::Lazy).await
     }
 
-    async fn start(self, patience: Patience) -> Result<LockClient> {
+    async fn start(self, connect_policy: ConnectPolicy) -> Result<LockClient> {
         let info = self.backend.info();
         let invalid = |what: String| Err(Error::new(ErrorKind::InvalidConfig, "connect").with_message(what));
         if self.ttl.is_zero() {
@@ -163,7 +163,7 @@ impl ClientBuilder {
         }
         let runtime = if self.own_thread { Runtime::on_own_thread().await? } else { Runtime::of_caller()? };
         let Self { backend, label, clock, .. } = self;
-        let setup = Setup { backend, ttl: self.ttl.max(info.ttl_min), label, clock, runtime, patience };
+        let setup = Setup { backend, ttl: self.ttl.max(info.ttl_min), label, clock, runtime, connect_policy };
         Keeper::start(setup).await.map(LockClient::of_keeper)
     }
 }

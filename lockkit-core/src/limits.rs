@@ -61,7 +61,7 @@ pub const CLOCK_READ_ERROR: Duration = Duration::from_millis(2);
 
 /// Longest pause between two readings of the clock by a task that waits for a deadline: timers stop while a machine is
 /// suspended.
-pub const CLOCK_LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
+pub const CLOCK_READ_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Most guards of one owner that share one hold.
 pub const REENTRIES_PER_HOLD_MAX: u32 = 1_000_000;
@@ -94,4 +94,4 @@ pub const ONCE_PERIOD_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 pub const ONCE_RECORD_RESERVE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Longest wait for the lock of work that runs once per period, before the record is read again.
-pub const ONCE_LOOK_PAUSE: Duration = Duration::from_secs(1);
+pub const ONCE_READ_PAUSE: Duration = Duration::from_secs(1);

@@ -26,7 +26,7 @@ use crate::{
     Error, ErrorKind, Lock, LockGuard, LockName, Result, RunError,
     backend::retry_pauses,
     client::Handle,
-    limits::{ONCE_LOOK_PAUSE, ONCE_PERIOD_MAX, ONCE_PERIOD_MIN, ONCE_RECORD_RESERVE, TRY_ANSWER_MAX},
+    limits::{ONCE_PERIOD_MAX, ONCE_PERIOD_MIN, ONCE_READ_PAUSE, ONCE_RECORD_RESERVE, TRY_ANSWER_MAX},
 };
 
 type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
@@ -167,7 +167,7 @@ impl OncePer {
             return Ok(Turn::Done);
         }
         let rest = limit.map(|limit| limit.saturating_duration_since(Instant::now()));
-        let wait = rest.map_or(ONCE_LOOK_PAUSE, |rest| rest.min(ONCE_LOOK_PAUSE));
+        let wait = rest.map_or(ONCE_READ_PAUSE, |rest| rest.min(ONCE_READ_PAUSE));
         let Some(guard) = self.lock.acquire_timeout(wait).await? else { return Ok(Turn::Busy) };
         // Again under the lock: another holder may have written it meanwhile.
         let Some(start) = self.start_unless_begun().await? else {

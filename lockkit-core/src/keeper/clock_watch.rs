@@ -16,7 +16,7 @@ use super::{Keeper, caught::contained, hold::Hold};
 use crate::{
     BootInstant,
     backend::ClaimId,
-    limits::CLOCK_LOOK_PAUSE_MAX,
+    limits::CLOCK_READ_PAUSE_MAX,
     sync::{Mutex, lock},
 };
 
@@ -93,7 +93,7 @@ impl Keeper {
         }
         let next_check = match first_end {
             BootInstant::NEVER => BootInstant::NEVER,
-            first_end => first_end.min(now.after(CLOCK_LOOK_PAUSE_MAX)),
+            first_end => first_end.min(now.after(CLOCK_READ_PAUSE_MAX)),
         };
         *lock(&self.clock_watch.next_check) = next_check;
         drop(holds);

@@ -25,7 +25,7 @@ use crate::{
     BootInstant, Clock, Error, ErrorKind, Result,
     backend::Grant,
     lease,
-    limits::{CLOCK_LOOK_PAUSE_MAX, REENTRIES_PER_HOLD_MAX},
+    limits::{CLOCK_READ_PAUSE_MAX, REENTRIES_PER_HOLD_MAX},
     sync::{Mutex, MutexGuard, lock},
 };
 
@@ -215,7 +215,7 @@ impl Hold {
     /// Returns the time until the clock must be read again: timers stop while the machine is suspended, the clock does
     /// not.
     pub(crate) fn next_clock_check(self: &Arc<Self>) -> Duration {
-        self.remaining().min(CLOCK_LOOK_PAUSE_MAX)
+        self.remaining().min(CLOCK_READ_PAUSE_MAX)
     }
 
     /// Returns when the clock will show the end of a hold that is not renewed; `NEVER` once the hold has ended.

@@ -82,7 +82,7 @@ pub(crate) use self::{
     request::{LockRequest, WaitPolicy},
     runtime::Runtime,
     share::HoldShare,
-    start::{Patience, Setup},
+    start::{ConnectPolicy, Setup},
 };
 use crate::{
     Clock, Error, ErrorKind, LockName, Result, Status, StatusWatch,

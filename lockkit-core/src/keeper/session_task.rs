@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tracing::{Instrument, debug, debug_span, info, warn};
 
 use super::{
-    Keeper, Patience,
+    ConnectPolicy, Keeper,
     active_session::{ActiveSession, CurrentSession},
     caught,
     closing::close_once_open,
@@ -29,7 +29,7 @@ use super::{
 use crate::{
     Error, ErrorKind, Result, Status,
     backend::{Lifetime, Loss, Renewal, Renewals, RetryPauses, retry_pauses},
-    limits::{CLOCK_LOOK_PAUSE_MAX, RETRY_PAUSE_MIN},
+    limits::{CLOCK_READ_PAUSE_MAX, RETRY_PAUSE_MIN},
     metrics::{self, Moment},
     sync::lock,
 };
@@ -38,7 +38,7 @@ use crate::{
 pub(super) struct SessionTask {
     pub(super) keeper: Arc<Keeper>,
     /// For the first session.
-    patience: Patience,
+    connect_policy: ConnectPolicy,
     /// Time limit for ending the sessions of a closing client; set when the task notices the close.
     pub(super) close_until: OnceLock<tokio::time::Instant>,
 }
@@ -64,8 +64,8 @@ enum Event {
 }
 
 impl SessionTask {
-    pub(super) fn new(keeper: Arc<Keeper>, patience: Patience) -> Self {
-        Self { keeper, patience, close_until: OnceLock::new() }
+    pub(super) fn new(keeper: Arc<Keeper>, connect_policy: ConnectPolicy) -> Self {
+        Self { keeper, connect_policy, close_until: OnceLock::new() }
     }
 
     /// Runs from the first session to the end of the client.
@@ -141,7 +141,7 @@ impl SessionTask {
     /// Whether no further attempt follows this error of an attempt to open the first session. Only a silent store is
     /// waited for: a wrong address or password is reported to the person who has just typed it.
     fn is_final(&self, error: &Error) -> bool {
-        self.patience == Patience::OneAttempt || !error.is_temporary()
+        self.connect_policy == ConnectPolicy::OneAttempt || !error.is_temporary()
     }
 
     /// Opens a session, with growing pauses between retries.
@@ -341,7 +341,7 @@ impl SessionTask {
         let moments = [active.armed_at().after(active.ttl() / 2), active.deadline()];
         let next = moments.into_iter().map(|moment| moment.since(now)).find(|left| !left.is_zero());
         // Timers stop while the machine is suspended, the clock does not.
-        next.map_or(CLOCK_LOOK_PAUSE_MAX, |left| left.min(CLOCK_LOOK_PAUSE_MAX))
+        next.map_or(CLOCK_READ_PAUSE_MAX, |left| left.min(CLOCK_READ_PAUSE_MAX))
     }
 
     /// Ends a session whose deadline has passed, and reports a silent store as `Suspect`.

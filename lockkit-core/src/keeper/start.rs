@@ -25,12 +25,12 @@ pub(crate) struct Setup {
     pub(crate) label: Option<String>,
     pub(crate) clock: Clock,
     pub(crate) runtime: Runtime,
-    pub(crate) patience: Patience,
+    pub(crate) connect_policy: ConnectPolicy,
 }
 
 /// How long a client waits for a store that does not answer yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum ConnectPolicy {
     /// One attempt.
     OneAttempt,
     /// Attempts until this time limit.
@@ -44,7 +44,7 @@ pub(crate) enum Patience {
 impl Keeper {
     /// Starts the session task, and waits for the first session as long as the setup says.
     pub(crate) async fn start(setup: Setup) -> Result<Arc<Self>> {
-        let Setup { backend, ttl, label, clock, runtime, patience } = setup;
+        let Setup { backend, ttl, label, clock, runtime, connect_policy } = setup;
         let keeper = Arc::new(Self {
             info: backend.info(),
             backend,
@@ -68,23 +68,25 @@ impl Keeper {
         keeper.runtime.run_parked(keeper.closing.clone());
         metrics::start(keeper.info.scheme);
         keeper.runtime.spawn(Arc::clone(&keeper).watch_clock());
-        keeper.runtime.spawn(SessionTask::new(Arc::clone(&keeper), patience).run());
-        if patience != Patience::Lazy {
+        keeper.runtime.spawn(SessionTask::new(Arc::clone(&keeper), connect_policy).run());
+        if connect_policy != ConnectPolicy::Lazy {
             // If this future is dropped or fails, the session that is being opened is closed.
             let abandoned = keeper.closing.clone().drop_guard();
-            keeper.first_session(patience).await?;
+            keeper.first_session(connect_policy).await?;
             abandoned.disarm();
         }
         Ok(keeper)
     }
 
     /// Waits for the first session.
-    async fn first_session(&self, patience: Patience) -> Result<()> {
+    async fn first_session(&self, connect_policy: ConnectPolicy) -> Result<()> {
         let mut current = self.current.subscribe();
         let time_limit = async {
-            match patience {
-                Patience::Until(time) => self.runtime.sleep_until(time).await,
-                Patience::OneAttempt | Patience::Unlimited | Patience::Lazy => std::future::pending().await,
+            match connect_policy {
+                ConnectPolicy::Until(time) => self.runtime.sleep_until(time).await,
+                ConnectPolicy::OneAttempt | ConnectPolicy::Unlimited | ConnectPolicy::Lazy => {
+                    std::future::pending().await
+                }
             }
         };
         tokio::select! {

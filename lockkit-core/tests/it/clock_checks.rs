@@ -13,7 +13,7 @@ use crate::common::{NAME, TTL, client, eventually, in_time, kind, settle};
 use crate::scripted::Scripted;
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, LockClient, Status, TimeSource, backend::Lifetime,
-    limits::CLOCK_LOOK_PAUSE_MAX, memory::MemoryServer,
+    limits::CLOCK_READ_PAUSE_MAX, memory::MemoryServer,
 };
 use tokio::time::{Instant, sleep};
 
@@ -28,7 +28,7 @@ async fn suspended_hold_that_nobody_waits_for_is_released_within_a_second() {
     settle().await;
     suspended_ms.store(3 * ttl.as_millis() as u64, Ordering::SeqCst);
     let released = || backend.script.releases.load(Ordering::SeqCst) == 1;
-    eventually(CLOCK_LOOK_PAUSE_MAX, "it is released", released).await;
+    eventually(CLOCK_READ_PAUSE_MAX, "it is released", released).await;
 }
 
 /// A clock that counts its readings.
@@ -107,7 +107,7 @@ async fn idle_session_that_expires_during_a_suspend_is_lost_within_a_second() {
     suspended_ms.store(3 * ttl.as_millis() as u64, Ordering::SeqCst);
     let start = Instant::now();
     while in_time(status.changed()).await != Status::Lost {}
-    assert!(start.elapsed() <= CLOCK_LOOK_PAUSE_MAX, "{:?}", start.elapsed());
+    assert!(start.elapsed() <= CLOCK_READ_PAUSE_MAX, "{:?}", start.elapsed());
 }
 
 /// The heartbeat was answered in its own lifetime, but after the deadline of the one before.

@@ -10,7 +10,7 @@ use crate::common::{
 };
 use crate::scripted::Scripted;
 use lockkit_core::{
-    ErrorKind, LockClient, Owner, Status, backend::Lifetime, limits::CLOCK_LOOK_PAUSE_MAX,
+    ErrorKind, LockClient, Owner, Status, backend::Lifetime, limits::CLOCK_READ_PAUSE_MAX,
     memory::MemoryServer,
 };
 use tokio::time::{Instant, advance, sleep};
@@ -220,7 +220,7 @@ async fn hold_with_its_own_lifetime_is_lost_within_a_second_of_a_suspend() {
     suspended_ms.store(3 * ttl.as_millis() as u64, Ordering::SeqCst);
     let start = Instant::now();
     assert_eq!(in_time(losing).await.unwrap().kind(), ErrorKind::Lost);
-    assert!(start.elapsed() <= CLOCK_LOOK_PAUSE_MAX, "{:?}", start.elapsed());
+    assert!(start.elapsed() <= CLOCK_READ_PAUSE_MAX, "{:?}", start.elapsed());
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]

@@ -12,27 +12,27 @@ use crate::common::{NAME, TTL, client, deliver_next, eventually, in_time, kind, 
 use crate::memory_store::{granted, session};
 use lockkit_core::{
     ErrorKind, LockClient, OncePer, Turn,
-    limits::{ONCE_LOOK_PAUSE, ONCE_PERIOD_MAX, ONCE_PERIOD_MIN, ONCE_RECORD_RESERVE, TRY_ANSWER_MAX},
+    limits::{ONCE_PERIOD_MAX, ONCE_PERIOD_MIN, ONCE_READ_PAUSE, ONCE_RECORD_RESERVE, TRY_ANSWER_MAX},
     memory::MemoryServer,
 };
 use tokio::time::{Instant, sleep};
 
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Work of a node whose clock shows `ahead` more than 60 periods and the time since `start`.
+/// Work of a process whose clock shows `ahead` more than 60 periods and the time since `start`.
 fn work(client: &LockClient, start: Instant, ahead: Duration) -> OncePer {
     let now = move || UNIX_EPOCH + PERIOD * 60 + start.elapsed() + ahead;
     client.once_per(NAME, PERIOD).unwrap().wall_clock(now)
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
-async fn nodes_with_different_clocks_do_the_work_once_in_each_period() {
+async fn processes_with_different_clocks_do_the_work_once_in_each_period() {
     let server = MemoryServer::new();
     let (start, done) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
-    let mut nodes = Vec::new();
+    let mut processes = Vec::new();
     for number in 0..5_u64 {
         let (client, done) = (client(&server).await, Arc::clone(&done));
-        nodes.push(tokio::spawn(async move {
+        processes.push(tokio::spawn(async move {
             // Half a second apart, and each starts when its own clock shows a new period.
             let ahead = Duration::from_millis(500 * number);
             let work = work(&client, start, ahead);
@@ -43,14 +43,14 @@ async fn nodes_with_different_clocks_do_the_work_once_in_each_period() {
             }
         }));
     }
-    for node in nodes {
-        tokio::time::timeout(PERIOD * 20, node).await.unwrap().unwrap();
+    for process in processes {
+        tokio::time::timeout(PERIOD * 20, process).await.unwrap().unwrap();
     }
     assert_eq!(done.load(Ordering::SeqCst), 10);
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
-async fn a_node_that_comes_while_another_works_does_not_wait_for_it() {
+async fn a_process_that_comes_while_another_works_does_not_wait_for_it() {
     let server = MemoryServer::new();
     let (one, other, start) = (client(&server).await, client(&server).await, Instant::now());
     let guard = work(&one, start, Duration::ZERO).begin().await.unwrap().unwrap();
@@ -60,7 +60,7 @@ async fn a_node_that_comes_while_another_works_does_not_wait_for_it() {
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
-async fn a_lock_that_stays_busy_is_told_from_work_that_is_done() {
+async fn busy_lock_is_distinguished_from_done_work() {
     let server = MemoryServer::new();
     let (one, other, start) = (client(&server).await, client(&server).await, Instant::now());
     let guard = one.lock(NAME).unwrap().acquire().await.unwrap();
@@ -75,21 +75,21 @@ async fn a_lock_that_stays_busy_is_told_from_work_that_is_done() {
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
-async fn a_node_that_waited_for_the_lock_reads_the_record_again() {
+async fn a_process_that_waited_for_the_lock_reads_the_record_again() {
     let server = MemoryServer::new();
     let (holder, start) = (client(&server).await, Instant::now());
     let guard = holder.lock(NAME).unwrap().acquire().await.unwrap();
     // Both have read that there is no record, and wait one behind the other.
-    let mut nodes = Vec::new();
+    let mut processes = Vec::new();
     for waiters in 1..=2 {
         let work = work(&client(&server).await, start, Duration::ZERO);
-        nodes.push(tokio::spawn(async move { work.run(async |_| ()).await.unwrap() }));
+        processes.push(tokio::spawn(async move { work.run(async |_| ()).await.unwrap() }));
         eventually(TTL, "it waits", || server.inspect(&name()).waiters.len() == waiters).await;
     }
     guard.release().await.unwrap();
     let mut worked = 0;
-    for node in nodes {
-        worked += usize::from(in_time(node).await.unwrap().is_some());
+    for process in processes {
+        worked += usize::from(in_time(process).await.unwrap().is_some());
     }
     assert_eq!(worked, 1);
 }
@@ -171,8 +171,8 @@ async fn busy_turn_stays_busy_if_the_last_look_fails() {
     let (one, other, start) = (client(&server).await, client(&server).await, Instant::now());
     let guard = one.lock(NAME).unwrap().acquire().await.unwrap();
     let waiting = work(&other, start, Duration::ZERO);
-    let (turn, ()) = tokio::join!(waiting.begin_timeout(ONCE_LOOK_PAUSE * 2), async {
-        sleep(ONCE_LOOK_PAUSE * 3 / 2).await;
+    let (turn, ()) = tokio::join!(waiting.begin_timeout(ONCE_READ_PAUSE * 2), async {
+        sleep(ONCE_READ_PAUSE * 3 / 2).await;
         server.hold_requests();
     });
     assert!(matches!(turn, Ok(Turn::Busy)), "{turn:?}");
@@ -182,7 +182,7 @@ async fn busy_turn_stays_busy_if_the_last_look_fails() {
 
 /// The pauses between two attempts last up to two seconds.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
-async fn node_that_pauses_in_an_outage_is_closed_at_once() {
+async fn process_that_pauses_in_an_outage_is_closed_at_once() {
     let server = MemoryServer::new();
     let client = client(&server).await;
     let work = work(&client, Instant::now(), Duration::ZERO);
@@ -218,7 +218,7 @@ async fn periods_that_make_no_sense_are_refused() {
     assert_eq!(kind(work.begin().await), ErrorKind::InvalidConfig);
 }
 
-/// The record is kept for two periods and a day, in which a node whose clock is behind must find it.
+/// The record is kept for two periods and a day, in which a process whose clock is behind must find it.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_record_outlives_its_period_by_a_day_and_ends() {
     let server = MemoryServer::new();
@@ -233,7 +233,7 @@ async fn a_record_outlives_its_period_by_a_day_and_ends() {
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
-async fn node_that_waits_for_the_lock_finds_the_record_that_its_holder_writes() {
+async fn process_that_waits_for_the_lock_finds_the_record_that_its_holder_writes() {
     let (server, start) = (MemoryServer::new(), Instant::now());
     let holder = session(&server).await;
     let grant = granted(&*holder, NAME).await;
@@ -243,5 +243,5 @@ async fn node_that_waits_for_the_lock_finds_the_record_that_its_holder_writes() 
     let record = (PERIOD * 60).as_millis().to_string();
     assert!(holder.records().unwrap().write(&grant, &record, PERIOD).await.unwrap());
     assert!(matches!(in_time(beginning).await.unwrap().unwrap(), Turn::Done));
-    assert!(start.elapsed() <= ONCE_LOOK_PAUSE + Duration::from_millis(10), "{:?}", start.elapsed());
+    assert!(start.elapsed() <= ONCE_READ_PAUSE + Duration::from_millis(10), "{:?}", start.elapsed());
 }
