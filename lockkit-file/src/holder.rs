@@ -177,7 +177,7 @@ mod tests {
         let path = tempfile::tempdir().unwrap();
         let folder = Folder::new(path.path());
         let holder = folder.join("a.holder".into());
-        for (number, label) in [(1, "a long label"), (2, "short"), (3, "longer again")] {
+        for (number, label) in [(1, "a long label"), (2, "short"), (3, "shor"), (4, "longer again")] {
             let token = FencingToken::new(number);
             let claim = claim(Some(label));
             drop(Announcement::make(&folder, &holder, token, &claim).unwrap().unwrap());

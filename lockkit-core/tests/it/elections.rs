@@ -1,4 +1,4 @@
-//! Elections: who leads, what it proposes, and what observers are told, on a paused clock.
+//! Elections: who leads, what it proposes, and what observers see, on a paused clock.
 
 use std::time::Duration;
 
@@ -6,10 +6,12 @@ use crate::cancel_safety::poll_once;
 use crate::common::{NAME, TTL, client, eventually, in_time, kind, name, settle};
 use lockkit_core::{
     ErrorKind, Leader, LockClient, Observer,
-    limits::{PROPOSAL_BYTES_MAX, RECHECK_PAUSE_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
+    limits::{
+        PROCLAIMS_WAITING_MAX, PROPOSAL_BYTES_MAX, RECHECK_PAUSE_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN,
+    },
     memory::MemoryServer,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 async fn next(observer: &mut Observer) -> Option<Leader> {
     in_time(observer.next()).await.unwrap().unwrap()
@@ -207,6 +209,20 @@ async fn nothing_is_proclaimed_after_the_resignation() {
     in_time(resigning).await.unwrap().unwrap();
     settle().await;
     assert_eq!(server.requests() - requests, 2, "the proclaim that was under way, and the release");
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn proclaims_that_wait_for_a_silent_store_are_bounded() {
+    let server = MemoryServer::new();
+    let leadership = client(&server).await.election(NAME).unwrap().campaign("0").await.unwrap();
+    server.hold_requests();
+    for number in 0..PROCLAIMS_WAITING_MAX {
+        let call = leadership.proclaim(number.to_string());
+        timeout(Duration::from_millis(1), call).await.unwrap_err();
+    }
+    let refused = timeout(Duration::from_millis(1), leadership.proclaim("last")).await;
+    assert_eq!(kind(refused.expect("at once")), ErrorKind::Unavailable);
+    server.deliver_requests();
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]

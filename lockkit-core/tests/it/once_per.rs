@@ -120,6 +120,18 @@ async fn a_holder_that_lost_the_lock_writes_no_record() {
     }
 }
 
+/// The period ends between the decision and the write.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn the_period_that_was_decided_is_the_one_that_is_recorded() {
+    let server = MemoryServer::new();
+    let (client, read) = (client(&server).await, Arc::new(AtomicUsize::new(0)));
+    let moving = move || UNIX_EPOCH + PERIOD * if read.fetch_add(1, Ordering::SeqCst) < 2 { 60 } else { 61 };
+    let guard = client.once_per(NAME, PERIOD).unwrap().wall_clock(moving).begin().await.unwrap();
+    guard.expect("the work of period 60").release().await.unwrap();
+    let of_next_period = work(&client, Instant::now(), PERIOD).begin().await.unwrap();
+    assert!(of_next_period.is_some(), "the work of period 61 is still to be done");
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn drain_is_not_taken_for_a_silent_store() {
     let server = MemoryServer::new();

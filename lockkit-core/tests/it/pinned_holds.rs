@@ -127,6 +127,23 @@ async fn late_pinned_grant_that_is_never_released_is_an_error_instead_of_a_wait(
     assert_eq!(backend.script.claims.load(Ordering::SeqCst), 1);
 }
 
+/// The store has executed the pin, and the end of the session removes nothing.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn pin_without_an_answer_whose_session_ends_is_an_error() {
+    let server = MemoryServer::new();
+    let lock = lock_of_new_client(&server).await.hold_at_least(AT_LEAST);
+    server.hold_requests();
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    deliver_next(&server).await;
+    settle().await;
+    server.lose_replies(1);
+    server.deliver_requests();
+    server.hold_requests();
+    eventually(TTL * 3, "the session has ended", || server.sessions() == 0 || acquiring.is_finished()).await;
+    server.deliver_requests();
+    assert_eq!(kind(in_time(acquiring).await.unwrap()), ErrorKind::Lost);
+}
+
 /// The hold ends before its caller is polled: nobody had it, so its pin is removed, and nobody gets it.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn hold_that_ends_before_its_caller_looks_is_not_returned_without_its_pin() {

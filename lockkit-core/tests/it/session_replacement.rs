@@ -190,6 +190,21 @@ async fn late_session_whose_renewal_is_not_answered_is_given_up_after_an_interva
     assert!(start.elapsed() <= most, "{:?}", start.elapsed());
 }
 
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn close_does_not_wait_for_the_renewal_of_a_late_session() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.open_takes_ms.store(TTL.as_millis() as u64 / 2, Ordering::SeqCst);
+    script.heartbeats_wait.store(true, Ordering::SeqCst);
+    script.lose_session.notify_one();
+    eventually(TTL, "it is being renewed", || script.heartbeats.load(Ordering::SeqCst) == 1).await;
+    let start = Instant::now();
+    client.close().await.unwrap();
+    assert!(start.elapsed() <= Duration::from_millis(10), "{:?}", start.elapsed());
+    script.heartbeat_answers.notify_one();
+}
+
 /// Where holds have no lifetime, nothing expires while a session opens slowly.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn session_without_a_lifetime_is_not_renewed_before_it_is_used() {

@@ -166,3 +166,23 @@ async fn refused_releases_are_retried_by_no_more_workers_than_their_limit() {
     settle().await;
     assert_eq!(tasks() - before, RELEASE_WORKERS_MAX);
 }
+
+/// Twice, because what the first releases leave behind must not prevent the retries of the second ones.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn more_refused_releases_than_workers_are_all_retried() {
+    let (backend, client) = refusing(Lifetime::Session).await;
+    let script = &backend.script;
+    let count = 2 * RELEASE_WORKERS_MAX as u64;
+    for round in 1..=2 {
+        let mut guards = Vec::new();
+        for number in 0..count {
+            guards.push(client.lock(format!("lock {number}")).unwrap().acquire().await.unwrap());
+        }
+        script.releases_refused.store(true, Ordering::SeqCst);
+        drop(guards);
+        settle().await;
+        script.releases_refused.store(false, Ordering::SeqCst);
+        let released = || script.releases.load(Ordering::SeqCst) == round * count;
+        eventually(TTL / 2, "all are released", released).await;
+    }
+}

@@ -1,5 +1,7 @@
 //! A disk that hangs, or whose threads are all busy.
 
+use std::{future::poll_fn, pin::pin, task::Poll};
+
 use super::*;
 
 /// Polls a file that another client has locked, while the disk hangs, with this pause between two polls. Ends after
@@ -67,6 +69,19 @@ async fn claim_that_waits_for_a_check_of_its_file_ends_at_once() {
     let (_, ended) = polls_of_a_hanging_disk(pause, checking * 2, &ClaimControl::new(), close).await;
     let Some(Err(Err(error))) = ended else { panic!("{ended:?}") };
     assert_eq!((error.kind(), start.elapsed()), (ErrorKind::Closed, checking));
+}
+
+/// Otherwise the lock would be taken after the call has returned. The lock is free, so the attempt gets it.
+#[tokio::test]
+async fn claim_that_gives_up_awaits_its_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    let (session, control) = (session(&folder), ClaimControl::new());
+    let mut acquiring = pin!(session.acquire(claim(&control)));
+    let first = poll_fn(|context| Poll::Ready(acquiring.as_mut().poll(context))).await;
+    assert!(first.is_pending(), "the attempt is under way");
+    control.give_up();
+    let acquired = acquiring.await.unwrap();
+    assert!(matches!(acquired, Acquired::Granted(_)), "{acquired:?}");
 }
 
 #[tokio::test(start_paused = true)]
