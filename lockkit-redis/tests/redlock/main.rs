@@ -8,6 +8,7 @@ mod costs;
 mod counting;
 mod elections;
 mod foreign;
+mod memory;
 mod records;
 #[path = "../harness/redlock/mod.rs"]
 mod redlock;
