@@ -4,8 +4,9 @@
 //!
 //! * A reply is lost: the request is repeated. The scripts find what an earlier copy of the same claim has done.
 //! * The claim is given up, or the session is closed: the request under way is awaited (it has a time limit). Then
-//!   everything of the claim is removed at the server; this is repeated until it is answered. A copy that was never
-//!   answered may arrive even later, on an abandoned connection. What it writes belongs to no claim and expires.
+//!   everything of the claim is removed at the server; this is repeated until it is answered, at most for a ttl and the
+//!   time limit of a request. No heartbeat extends its wait meanwhile. A copy that was never answered may arrive even
+//!   later, on an abandoned connection. What it writes belongs to no claim and expires.
 //! * The holder dies: Redis reports nothing. One waiter of each client re-checks when the lock expires.
 //! * The message that the claim is next is lost: the next heartbeat finds that the claim no longer waits.
 //! * Heartbeats are not answered, or are far apart: every waiter re-checks half a ttl, at most ten seconds, after the
@@ -231,10 +232,16 @@ impl RedisSession {
         if !entry.may_have_entries() {
             return true;
         }
-        let mut pauses = retry_pauses();
+        entry.end_wait();
+        let (mut pauses, began) = (retry_pauses(), self.clock.now());
+        let limit = self.ttl + self.server.request_timeout();
         loop {
             match self.end_at_server(entry).await {
                 Ok(()) => return true,
+                Err(fault) if self.clock.now().since(began) > limit => {
+                    debug!(?fault, claim = ?entry.id, "not withdrawn: what it has left expires");
+                    return true;
+                }
                 Err(fault) if fault.is_transient() && !self.closed.is_cancelled() => {
                     debug!(?fault, claim = ?entry.id, "not withdrawn yet");
                 }
@@ -276,7 +283,61 @@ enum RequestOutcome {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use lockkit_conformance::direct::{bounded, fresh_name, is_gave_up, start, until};
+    use lockkit_core::{
+        Clock,
+        backend::{Backend, BackendUrl},
+    };
+
     use super::*;
+    use crate::{
+        RedisBackend, RedisConfig,
+        tests::scripted::{Answer, ScriptedServer, greeting},
+        wire::{HEARTBEAT, RELEASE},
+    };
+
+    /// Each such withdrawal would keep a task, and the place of a waiter. Its entry, extended by heartbeats, could still
+    /// be granted the lock.
+    #[tokio::test]
+    async fn withdrawal_that_is_never_done_ends_and_its_claim_is_not_extended() {
+        let (heartbeats, releases) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let counted = (Arc::clone(&heartbeats), Arc::clone(&releases));
+        let server = ScriptedServer::start(|_| {
+            move |_, words: &[String]| {
+                let script = words.get(1).map(String::as_str).unwrap_or_default();
+                let answer = match (&*words[0], script) {
+                    ("EVALSHA", script) if script == RELEASE.digest() => {
+                        counted.1.fetch_add(1, SeqCst);
+                        "-BUSY Redis is busy running a script.\r\n"
+                    }
+                    ("EVALSHA", script) if script == HEARTBEAT.digest() => {
+                        counted.0.fetch_add(1, SeqCst);
+                        "*1\r\n*2\r\n:60000\r\n:7\r\n"
+                    }
+                    ("EVALSHA", _) => "*3\r\n$6\r\nqueued\r\n:60000\r\n:7\r\n",
+                    _ => return greeting(words),
+                };
+                Answer::Text(answer.to_owned())
+            }
+        });
+        let url = format!("redis://{}/?request_timeout=1s", server.await.address);
+        let backend = RedisBackend::new(RedisConfig::from_url(BackendUrl::parse(&url).unwrap()).unwrap());
+        let session = backend.open_session(Duration::from_secs(1), Clock::boot()).await.unwrap();
+        let waiting = start(&session, &fresh_name());
+        until("it is extended", async || {
+            bounded(session.renew(&[])).await;
+            heartbeats.load(SeqCst) > 0
+        })
+        .await;
+        waiting.control.give_up();
+        until("it is being withdrawn", async || releases.load(SeqCst) > 0).await;
+        let before = heartbeats.load(SeqCst);
+        bounded(session.renew(&[])).await;
+        assert_eq!(heartbeats.load(SeqCst), before);
+        assert!(is_gave_up(&waiting.ends().await));
+    }
 
     /// Claims that ask at the same moments find the lock held by one of them again and again.
     #[test]

@@ -196,6 +196,11 @@ impl ClaimEntry {
         self.is_queued.store(true, SeqCst);
     }
 
+    /// Notes that the claim no longer wants the lock: no later heartbeat extends its wait.
+    pub(crate) fn end_wait(&self) {
+        self.is_queued.store(false, SeqCst);
+    }
+
     /// Notes that a request that may have left an entry was not answered.
     pub(crate) fn mark_in_doubt(&self) {
         self.is_in_doubt.store(true, SeqCst);

@@ -151,18 +151,21 @@ pub trait Session: Debug + Send + Sync + 'static {
     /// * If `claim.wait()` is false, send one request. If the lock is busy, return [`Acquired::GaveUp`] and leave
     ///   nothing behind.
     /// * When the server reports another holder, call [`Claim::note_contended`].
-    /// * When [`Claim::give_up`] resolves, withdraw the claim's entry. Repeat this until the server has answered or the
-    ///   session is over, then return `GaveUp` (or `Granted`, if the grant came first).
+    /// * When [`Claim::give_up`] resolves, withdraw the claim's entry. Repeat this until the server has answered, the
+    ///   session is over, or the entry must have expired by itself; then return `GaveUp` (or `Granted`, if the grant
+    ///   came first).
     /// * If a reply is lost, repeat the request, idempotently by [`Claim::id`], until the outcome is known. While the
     ///   server is unreachable, a waiting claim waits; a try returns `Unavailable` after its clean-up.
     /// * Treat every notification as a hint: re-check after each [`recheck_pause`], and return `Granted` only after an
-    ///   answer of the store that shows the claim's own entry.
+    ///   answer of the store that shows the claim's own entry. A notification may grant only if it proves as much as
+    ///   such an answer: on Redis, its token shows that the lock was granted after the last answer to the claim.
     /// * If the claim's own entry vanished while it waited, return [`Acquired::EntryGone`]; the keeper creates a new
     ///   claim.
     ///
     /// # Errors
     ///
-    /// An error of any kind leaves no entry of this claim that could delay others beyond the session's ttl.
+    /// An error of any kind leaves no entry of this claim that could delay others beyond the session's ttl. Where an
+    /// entry in a queue expires by itself and may be granted the lock until then, beyond two ttls.
     async fn acquire(&self, claim: Claim) -> Result<Acquired>;
 
     /// Sends one heartbeat: renews the session and all holds in `held`, which may be empty.
