@@ -178,14 +178,16 @@ impl RequestError {
         let message = if code == "NOAUTH" { NOAUTH.to_owned() } else { message };
         let (effect, kind) = match code {
             "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "OOM" | "MISCONF" | "NOREPLICAS"
-            | "READONLY" => (Effect::Busy, ErrorKind::Unavailable),
+            | "READONLY" | MAX_CLIENTS => (Effect::Busy, ErrorKind::Unavailable),
+            // A WAIT was under way when the master was demoted. The script before it was executed.
+            "UNBLOCKED" => (Effect::Unknown, ErrorKind::Unavailable),
             "TRYAGAIN" => (Effect::Split, ErrorKind::Unavailable),
             "NOPERM" | "NOAUTH" | "WRONGPASS" | "DENIED" => (Effect::Refused, ErrorKind::Denied),
             "NOSCRIPT" => (Effect::ScriptUnknown, ErrorKind::Unavailable),
             "MOVED" | "ASK" => (Effect::Elsewhere, ErrorKind::Unavailable),
             _ => (Effect::Refused, ErrorKind::Unexpected),
         };
-        let is_broken = matches!(code, "READONLY" | "MASTERDOWN" | "NOAUTH");
+        let is_broken = matches!(code, "READONLY" | "MASTERDOWN" | "NOAUTH" | "UNBLOCKED");
         let breaks = if is_broken { Breaks::Connection } else { Breaks::Nothing };
         Self { breaks, ..Self::new(effect, kind, message) }
     }
@@ -226,6 +228,12 @@ pub(crate) const IS_SENTINEL: &str = "this is a Sentinel: use redis+sentinel://H
 /// Part of the error of version 7 for a script whose user lacks a right; it has no NOPERM.
 const SCRIPT_DENIED: &str = "ser executing the script can't";
 
+/// In the place of a first word, for an error that has none of its own.
+const MAX_CLIENTS: &str = "MAXCLIENTS";
+
+/// The beginning of the error of a server, or of a node of a cluster, that takes no more connections (`maxclients`).
+const MAX_CLIENTS_REACHED: &str = "max number of clients";
+
 /// Returns the first word of the server's error. Before version 7, the error of a command inside a script has its word
 /// only in the middle of the text.
 fn code(error: &RedisError) -> &str {
@@ -236,6 +244,7 @@ fn code(error: &RedisError) -> &str {
     });
     match error.code() {
         Some("ERR") | None if detail.contains(SCRIPT_DENIED) => "NOPERM",
+        Some("ERR") | None if detail.starts_with(MAX_CLIENTS_REACHED) => MAX_CLIENTS,
         Some("ERR") | None => within.or(error.code()).unwrap_or_default(),
         Some(code) => code,
     }
@@ -285,6 +294,9 @@ mod tests {
             ("MISCONF", "Redis is configured to save RDB snapshots", (Busy, Unavailable)),
             ("NOREPLICAS", "Not enough good replicas to write.", (Busy, Unavailable)),
             ("BUSY", "Redis is busy running a script.", (Busy, Unavailable)),
+            ("ERR", "max number of clients reached", (Busy, Unavailable)),
+            ("ERR", "max number of clients + cluster connections reached", (Busy, Unavailable)),
+            ("UNBLOCKED", "force unblock from blocking operation", (Effect::Unknown, Unavailable)),
             ("WRONGPASS", "invalid username-password pair", (Refused, Denied)),
             ("NOAUTH", "Authentication required.", (Refused, Denied)),
             ("WRONGTYPE", "Operation against a key", (Refused, Unexpected)),

@@ -9,6 +9,8 @@
 //! * The client crate repeats a pipeline over another connection: only as a whole, so WAIT covers the repeated script.
 //! * The connection is dead, or leads to a former master that its replicas still follow: it is watched and replaced
 //!   like the main connection. A grant that it does not find is looked up once more over another connection.
+//! * The master is demoted during WAIT, which ends with UNBLOCKED: nobody knows which replicas have the grant. It is
+//!   looked up over another connection, as after a lost reply.
 //! * The lock has gone meanwhile, or was granted to the same claim again: the grant is refused.
 
 use std::{fmt, sync::Arc, time::Duration};

@@ -5,6 +5,10 @@
 //! its token is above the last one in that answer. Only tokens of one server are compared: after the connection was
 //! replaced, a message of the new master cannot be compared with an answer of the former one, nor the reverse. The new
 //! connection may receive messages before requests use it.
+//!
+//! On a cluster, the node to which this client is subscribed passes on the messages of all others. A failover of another
+//! node ends no connection there, so a message of its new master may be compared with an answer of the former one, and
+//! the reverse. Tokens of two masters are ordered as far as their clocks agree.
 
 use std::time::Duration;
 

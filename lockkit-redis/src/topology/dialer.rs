@@ -1,4 +1,7 @@
 //! Opens connections to single servers.
+//!
+//! The server answers the login, or the choice of the database, with what a later try may not meet (it has too many
+//! clients, is busy with a script, or loads its data): the fault is transient, and the connection is opened again.
 
 use std::{fmt, time::Duration};
 
@@ -64,10 +67,23 @@ impl Dialer {
             match client.get_multiplexed_async_connection_with_config(&config).await {
                 Err(error) if is_hello_unknown(&error) => Err(self.why_without_hello(address, &error).await),
                 Err(error) if self.is_strange(&error) => Err(self.question(error.into())),
-                opened => Ok(opened?),
+                opened => self.in_database(opened?).await,
             }
         };
         opened.await.map_err(|fault: RequestError| fault.at(address))
+    }
+
+    /// Selects the database of the login. The client crate would drop the code of an error that is the answer to its
+    /// SELECT: a server that is busy with a script would be taken for one that refuses the database.
+    async fn in_database(
+        &self,
+        mut connection: MultiplexedConnection,
+    ) -> Result<MultiplexedConnection, RequestError> {
+        if self.login.database != 0 {
+            let select = redis::cmd("SELECT").arg(self.login.database).to_owned();
+            let _: Value = select.query_async(&mut connection).await?;
+        }
+        Ok(connection)
     }
 
     /// The fault of servers that have not answered in time.
@@ -130,7 +146,6 @@ impl Dialer {
     ) -> Result<ConnectionInfo, RequestError> {
         let mut settings = RedisConnectionInfo::default()
             .set_protocol(protocol)
-            .set_db(self.login.database)
             // Saves two commands per connection, and a right that a limited user may lack.
             .set_skip_set_lib_name();
         if let Some(user) = &self.login.user {

@@ -15,6 +15,7 @@ mod fallbacks;
 mod faults;
 mod lifetimes;
 mod listing;
+mod logins;
 mod memory;
 mod misdirected;
 mod moving_slots;

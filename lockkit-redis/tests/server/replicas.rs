@@ -208,3 +208,24 @@ async fn replicas_confirm_grants_concurrently() {
         "{heartbeat:?}"
     );
 }
+
+/// Nobody knows which replicas have the grant.
+#[tokio::test(flavor = "multi_thread")]
+async fn grant_at_a_master_that_is_demoted_meanwhile_is_unavailable() {
+    let nodes = RedisReplicas::start().unwrap();
+    let master = nodes.node(0);
+    let session = session_at(&format!("{}/{PATIENT}&min_replicas=1", nodes.url()), LONG).await;
+    until_replicas_count(&session, &fresh_name()).await;
+    (1..nodes.len()).for_each(|replica| nodes.node(replica).stop_replicating().unwrap());
+    let info = |section, line: &str| {
+        let info = master.cli(&["INFO", section]).unwrap();
+        info.text().lines().any(|found| found.starts_with(line))
+    };
+    let claim = start(&session, &fresh_name());
+    until("the grant waits for replicas", async || info("clients", "blocked_clients:1")).await;
+    master.cli(&["REPLICAOF", "127.255.255.254", "1"]).unwrap();
+    assert!(info("errorstats", "errorstat_UNBLOCKED:"));
+    master.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    let error = claim.ends().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
