@@ -23,7 +23,8 @@ use crate::error::RequestError;
 const TTL_MIN: Duration = Duration::from_secs(1);
 
 /// The fraction of a ttl that one request may take. An attempt takes up to two requests in sequence and a clean-up, and
-/// a heartbeat must end before the next one.
+/// a heartbeat must end before the next one. Not the first request at a node, which includes connecting and the login:
+/// over a slow link it takes several round trips.
 const REQUESTS_PER_TTL: u32 = 4;
 
 /// Independent Redis servers as a lock store: the client that has a lock at a majority of them holds it.
@@ -67,8 +68,9 @@ impl RedlockBackend {
         let requests = RequestBuilder { ttl_ms, keep_ms };
         let ttl = Duration::from_millis(requests.ttl_ms);
         let (hints, broken) = Hints::of_session();
-        let nodes = config.connect_with(config.request_timeout().min(ttl / REQUESTS_PER_TTL), hints);
+        let mut nodes = config.connect_with(config.request_timeout(), hints);
         let observations = look_at_majority(&nodes).await;
+        nodes.limit = nodes.limit.min(ttl / REQUESTS_PER_TTL);
         join(&nodes, &observations, config.max_ttl)?;
         warn_in_background(&nodes);
         let closed = CancellationToken::new();

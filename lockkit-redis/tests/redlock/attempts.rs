@@ -303,6 +303,18 @@ async fn grant_after_the_clean_up_is_removed() {
     assert_eq!(masters.entries(&name()).await.unwrap(), [""; 0]);
 }
 
+/// The first request at a node includes connecting and the login.
+#[tokio::test(flavor = "multi_thread")]
+async fn session_with_a_short_ttl_opens_over_a_slow_link() {
+    let masters = Masters::start(3).unwrap();
+    let proxies: Vec<_> =
+        masters.endpoints.iter().map(|endpoint| Proxy::start_redis(endpoint).unwrap()).collect();
+    // Two round trips take longer than a quarter of the ttl.
+    proxies.iter().for_each(|proxy| proxy.set(Direction::Replies, Flow::Delay(Duration::from_millis(150))));
+    let url = url_of(&proxies.iter().map(Proxy::endpoint).collect::<Vec<_>>());
+    open(&url, Duration::from_secs(1)).await;
+}
+
 /// Otherwise a restore that is delayed until after the release would bring the lock back.
 #[tokio::test(flavor = "multi_thread")]
 async fn release_after_a_restore_raises_the_counters() {
