@@ -45,6 +45,11 @@ impl Listener for ClaimMessages {
         self.claims.wake_all();
         self.observers.wake_all();
     }
+
+    /// An observer that begins disturbs neither the waiting claims nor the other observers.
+    fn subscribed(&self, channel: &str) {
+        if channel == self.channel { self.gap() } else { self.observers.wake(channel) }
+    }
 }
 
 #[cfg(test)]
@@ -52,10 +57,12 @@ mod tests {
     use std::time::Duration;
 
     use lockkit_core::BootInstant;
+    use redis::{PushInfo, PushKind, Value};
 
     use super::*;
     use crate::{
         registry::tests::keys,
+        topology::PushHandler,
         waiting::{Sending, WaitExtension},
         wire::Wait,
     };
@@ -76,6 +83,19 @@ mod tests {
             messages.message("c", &format!("{}:8", entry.id));
             assert_eq!(entry.take_pushed().is_some(), is_granted);
         }
+    }
+
+    /// On a cluster each subscription is reported, also that of an observer.
+    #[test]
+    fn only_a_subscription_to_its_own_channel_is_a_gap_for_claims() {
+        let messages = Arc::new(messages());
+        let handle = PushHandler::new(messages.clone()).for_cluster();
+        let gaps_after = |channel: &str| {
+            let data = vec![Value::BulkString(channel.into()), Value::Int(1)];
+            handle(PushInfo { kind: PushKind::Subscribe, data });
+            messages.claims.gaps()
+        };
+        assert_eq!([gaps_after("observed"), gaps_after("c"), gaps_after("observed")], [0, 1, 1]);
     }
 
     #[tokio::test]

@@ -214,6 +214,11 @@ pub(crate) fn published(push: &PushInfo) -> Option<(&str, &str)> {
     }
 }
 
+/// Returns the channel of the report that a subscription was made; '' in a report without one.
+pub(crate) fn subscribed_to(push: &PushInfo) -> &str {
+    push.data.first().and_then(text).unwrap_or_default()
+}
+
 fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),

@@ -24,7 +24,7 @@ use crate::{
     tls,
 };
 
-use self::dialer::published;
+use self::dialer::{published, subscribed_to};
 pub(crate) use self::{
     connection::Connection,
     dialer::{Address, Dialer},
@@ -80,6 +80,11 @@ pub(crate) trait Listener: Send + Sync + 'static {
 
     /// Handles a gap: messages may have been lost.
     fn gap(&self);
+
+    /// Handles a subscription that was made, or made again: messages on its channel may have been lost.
+    fn subscribed(&self, _channel: &str) {
+        self.gap();
+    }
 }
 
 /// Receives nothing.
@@ -140,7 +145,7 @@ impl PushHandler {
 
     /// Handles the pushes of a cluster. The client crate replaces the connections to single nodes by itself, but does
     /// not always subscribe again.
-    fn for_cluster(self) -> impl Fn(PushInfo) + Send + Sync + 'static {
+    pub(crate) fn for_cluster(self) -> impl Fn(PushInfo) + Send + Sync + 'static {
         move |push| match push.kind {
             PushKind::Message => self.deliver(&push),
             PushKind::Disconnection => {
@@ -148,7 +153,7 @@ impl PushHandler {
                 self.listener.gap();
             }
             // Sent also when the client crate has subscribed again.
-            PushKind::Subscribe => self.listener.gap(),
+            PushKind::Subscribe => self.listener.subscribed(subscribed_to(&push)),
             _ => {}
         }
     }
