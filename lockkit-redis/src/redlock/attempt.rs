@@ -6,6 +6,8 @@
 //!   out to have granted the lock to an attempt that is over, the key is removed.
 //! * The connection breaks during a request: the request is sent again within its time limit. The node recognizes the
 //!   attempt.
+//! * Many late replies of one node are being awaited: further ones are not, so that the waiters of a node that stays
+//!   silent do not gather tasks. A key that such a request sets after the clean-up expires.
 //! * Half of the nodes grant: the keys are removed at once at all nodes, also at those that refused or did not reply.
 //! * The nodes reply too slowly: a majority counts only before the deadline, which is measured from before the first
 //!   request.
@@ -36,6 +38,9 @@ use crate::{error::RequestError, keys::LockKeys};
 
 /// After this time without a reply, a connection will not deliver one.
 const LATE_REPLY_MAX: Duration = Duration::from_secs(600);
+
+/// Late replies that are awaited at one node at a time.
+pub(super) const LATE_ASKS_MAX: usize = 256;
 
 /// What all attempts of a session share.
 #[derive(Clone, Debug)]
@@ -175,6 +180,7 @@ impl AskTask {
                     reply.send(Err(RequestError::no_reply()));
                     drop(settled);
                     // The attempt continues without this node, but the node may still execute the request.
+                    let Ok(_permit) = node.late_asks.try_acquire() else { break true };
                     let late = tokio::time::timeout(LATE_REPLY_MAX, executing).await;
                     break !matches!(late, Ok(Err(fault)) if !fault.may_have_executed());
                 }
@@ -195,4 +201,49 @@ impl AskTask {
 fn wall_clock_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_conformance::direct::{HANG, until};
+
+    use super::*;
+    use crate::{
+        redlock::hints::Hints,
+        registry::tests::keys,
+        tests::scripted::{Answer, ScriptedServer, greeting},
+        topology::{Connector, Dialer, Login, Topology},
+    };
+
+    #[tokio::test]
+    async fn late_replies_of_a_silent_node_are_awaited_up_to_a_limit() {
+        let server = ScriptedServer::start(|_| {
+            |_, words: &[String]| match &*words[0] {
+                "EVALSHA" => Answer::Nothing,
+                _ => greeting(words),
+            }
+        });
+        let connector = Connector {
+            topology: Topology::Single(server.await.address),
+            dialer: Dialer { login: Login::default(), tls: None, timeout: HANG },
+            sentinel_login: Login::default(),
+            cluster_retries: 0,
+        };
+        let nodes = Nodes::connect(&connector, HANG, Hints::default());
+        let node = nodes.get(0).unwrap();
+        node.connection(Instant::now() + HANG).await.unwrap();
+        let attempt = Attempt { id: ClaimId::random(), keys: Arc::new(keys()) };
+        let task = Arc::new(AskTask {
+            ask: RequestBuilder { ttl_ms: 1000, keep_ms: 1000 }.ask(&attempt, 1, "{}"),
+            attempt,
+            limit: Duration::from_millis(100),
+            lifetime: HANG,
+            sent: Arc::default(),
+        });
+        for _ in 0..LATE_ASKS_MAX + 50 {
+            nodes.at_all(|number, node, reply| Arc::clone(&task).run(number, node, reply)).in_background();
+        }
+        until("the others have ended", async || Arc::strong_count(&task) == LATE_ASKS_MAX + 1).await;
+        assert_eq!(node.late_asks.available_permits(), 0);
+    }
 }

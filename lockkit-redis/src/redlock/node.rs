@@ -11,6 +11,7 @@ use tokio::{sync::Semaphore, time::Instant};
 use tracing::debug;
 
 use super::{
+    attempt::LATE_ASKS_MAX,
     hints::Hints,
     membership::{Members, NO_MARKER},
     release::RETRIED_CLEAN_UPS_MAX,
@@ -33,6 +34,8 @@ pub(super) struct Node {
     members: Arc<Members>,
     /// Permits for clean-ups that are retried.
     pub(super) clean_up_retries: Semaphore,
+    /// Permits for asks that are awaited after their attempt has continued without them.
+    pub(super) late_asks: Semaphore,
     server: Server,
 }
 
@@ -56,7 +59,8 @@ impl Node {
         let connector = Connector { topology, dialer, sentinel_login, cluster_retries: 0 };
         let server = Server::connect_in_background(connector, hints);
         let clean_up_retries = Semaphore::new(RETRIED_CLEAN_UPS_MAX);
-        Self { name, address: number, members, clean_up_retries, server }
+        let late_asks = Semaphore::new(LATE_ASKS_MAX);
+        Self { name, address: number, members, clean_up_retries, late_asks, server }
     }
 
     /// Host and port.
