@@ -10,6 +10,10 @@ use crate::client;
 /// The texts of the errors of a handshake with a server that expects something else than TLS.
 const NOT_TLS: [&str; 3] = ["tls handshake eof", "InvalidContentType", "Connection reset"];
 
+/// The texts of a member that serves nobody: it has no leader (also while a read or a renewal waits for one), is a learner,
+/// or does not know yet what the cluster can do.
+const NOT_SERVING: [&str; 3] = ["no leader", "rpc not supported for learner", "not capable"];
+
 /// The text of hyper's error for a request whose connection was closed before it was sent.
 const CLOSED: &str = "connection closed";
 
@@ -24,8 +28,8 @@ pub(crate) enum Effect {
     Unknown,
     /// None: the server cannot serve it now.
     Busy,
-    /// None: this member of the cluster has no leader; another one may have.
-    NoLeader,
+    /// None: this member of the cluster serves nobody now, but another one may: it has no leader, or is a learner.
+    NotServing,
     /// None: the server refuses it.
     Refused,
     /// None: the login must be renewed first.
@@ -80,14 +84,14 @@ impl RequestError {
     /// Returns whether the same request may succeed later.
     pub(crate) fn is_transient(&self) -> bool {
         match self.effect {
-            Effect::NotSent | Effect::Unknown | Effect::Busy | Effect::NoLeader | Effect::LoginStale => true,
+            Effect::NotSent | Effect::Unknown | Effect::Busy | Effect::NotServing | Effect::LoginStale => true,
             Effect::Refused | Effect::LeaseGone | Effect::SessionOver => false,
         }
     }
 
     /// Returns whether the request had no effect because of the endpoint that it reached.
     pub(crate) fn is_endpoint_failure(&self) -> bool {
-        matches!(self.effect, Effect::NotSent | Effect::NoLeader)
+        matches!(self.effect, Effect::NotSent | Effect::NotServing)
     }
 
     /// Returns whether the request may have been executed, or may still be.
@@ -186,6 +190,10 @@ impl From<tonic::Status> for RequestError {
                 (Effect::Refused, ErrorKind::Unavailable)
             }
             Code::ResourceExhausted => (Effect::Busy, ErrorKind::Unavailable),
+            // Returned before anything is proposed. The code differs between versions.
+            Code::Unavailable | Code::FailedPrecondition if NOT_SERVING.contains(&&*text) => {
+                (Effect::NotServing, ErrorKind::Unavailable)
+            }
             Code::Unimplemented => {
                 let message = format!("{text}; is this etcd?");
                 return Self::new(Effect::Refused, ErrorKind::Unsupported, message);
@@ -193,8 +201,6 @@ impl From<tonic::Status> for RequestError {
             Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::NotFound => {
                 (Effect::Refused, ErrorKind::Unexpected)
             }
-            // Returned before anything is proposed, or while a read or a renewal waits for a leader.
-            Code::Unavailable if text == "no leader" => (Effect::NoLeader, ErrorKind::Unavailable),
             // Leader changed, request timed out, connection broken: the proposal may be under way.
             _ => (Effect::Unknown, ErrorKind::Unavailable),
         };
@@ -244,11 +250,19 @@ mod tests {
 
     #[test]
     fn errors_are_classified() {
-        use Effect::{Busy, LeaseGone, LoginStale, NoLeader, Refused, Unknown};
+        use Effect::{Busy, LeaseGone, LoginStale, NotServing, Refused, Unknown};
         use ErrorKind::{Denied, InvalidConfig, Unavailable, Unexpected, Unsupported};
         for (code, text, expected) in [
             (Code::NotFound, "etcdserver: requested lease not found", (LeaseGone, Unavailable)),
-            (Code::Unavailable, "etcdserver: no leader", (NoLeader, Unavailable)),
+            (Code::Unavailable, "etcdserver: no leader", (NotServing, Unavailable)),
+            (Code::Unavailable, "etcdserver: rpc not supported for learner", (NotServing, Unavailable)),
+            (
+                Code::FailedPrecondition,
+                "etcdserver: rpc not supported for learner",
+                (NotServing, Unavailable),
+            ),
+            (Code::Unavailable, "etcdserver: not capable", (NotServing, Unavailable)),
+            (Code::FailedPrecondition, "etcdserver: not capable", (NotServing, Unavailable)),
             (Code::Unavailable, "etcdserver: request timed out", (Unknown, Unavailable)),
             (Code::Cancelled, "Timeout expired", (Unknown, Unavailable)),
             (Code::Unknown, "h2 protocol error: error reading a body", (Unknown, Unavailable)),

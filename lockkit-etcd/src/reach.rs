@@ -50,7 +50,7 @@ impl fmt::Display for ProbeResult {
 
 /// Adds to a fault which endpoints were tried and why each of them failed. A fault that another cause explains stays.
 pub(crate) async fn explain(config: &EtcdConfig, fault: RequestError) -> RequestError {
-    if !matches!(fault.effect, Effect::NotSent | Effect::Unknown | Effect::NoLeader)
+    if !matches!(fault.effect, Effect::NotSent | Effect::Unknown | Effect::NotServing)
         || !matches!(fault.kind(), ErrorKind::Unavailable | ErrorKind::Denied)
     {
         return fault;

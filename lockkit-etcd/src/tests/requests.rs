@@ -21,12 +21,13 @@ use crate::{
 
 const SILENT_LEADER: Fate = Fate::Refused(Code::Unavailable, "etcdserver: request timed out");
 const STALE: Fate = Fate::Refused(Code::Unauthenticated, "etcdserver: invalid auth token");
+const LEARNER: Fate = Fate::Refused(Code::FailedPrecondition, "etcdserver: rpc not supported for learner");
 const NO_LEADER: Fate = Fate::Refused(Code::Unavailable, "etcdserver: no leader");
 
 /// A connection that was refused fails the next request too.
 #[tokio::test(start_paused = true)]
 async fn request_that_was_not_sent_is_sent_three_times_at_once() {
-    for fate in [Fate::NotSent, NO_LEADER] {
+    for fate in [Fate::NotSent, NO_LEADER, LEARNER] {
         let script = Script::default();
         let server = server(&script, 1);
         script.rule(first(2, "Range", fate.clone()));

@@ -4,10 +4,15 @@ use std::time::Duration;
 
 use etcd_client::{Client, ConnectOptions};
 use futures_util::future::join_all;
-use lockkit_core::{ErrorKind, LockClient, backend::Renewal};
-use lockkit_testbed::{EtcdCluster, Proxy};
+use lockkit_core::{
+    ErrorKind, LockClient,
+    backend::{Acquired, Renewal},
+};
+use lockkit_testbed::{Etcd, EtcdCluster, Proxy};
 
-use crate::common::{LONGEST, backend, bounded, fresh_name, release, session_at, start, until};
+use crate::common::{
+    LONGEST, backend, bounded, fresh_name, is_renewed, release, session_at, start, try_acquire, until,
+};
 
 /// Longer than an election plus the time that the servers add to every lease after it.
 const TTL: Duration = Duration::from_secs(10);
@@ -29,6 +34,23 @@ async fn lock_survives_the_leader_of_the_cluster() {
     cluster.member_mut(leader).restart().unwrap();
     bounded(other.release()).await.unwrap();
     bounded(held.release()).await.unwrap();
+}
+
+/// A learner refuses all requests but stale reads. Another endpoint serves them.
+#[tokio::test(flavor = "multi_thread")]
+async fn learner_among_the_endpoints_serves_nobody_and_costs_nothing() {
+    const SESSIONS: usize = 8;
+    let voter = Etcd::start().unwrap();
+    let learner = voter.start_learner().unwrap();
+    let url = format!("etcd://{},{}", learner.endpoint(), voter.endpoint());
+    for _ in 0..SESSIONS {
+        let (session, name) = (session_at(&url, LONGEST).await, fresh_name());
+        let held = bounded(try_acquire(&session, &name)).await.unwrap();
+        let Acquired::Granted(held) = held else { panic!("{held:?}") };
+        assert!(is_renewed(&session.renew(std::slice::from_ref(&held)).await.session));
+        bounded(session.release(&held)).await.unwrap();
+        bounded(session.close()).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -129,6 +129,12 @@ impl Gateway {
         Ok(answer["deleted"].as_str().unwrap_or("0").parse()?)
     }
 
+    /// Adds a member without a vote, which other members reach at this URL.
+    pub(super) fn add_learner(&self, peer_url: &str) -> Result<()> {
+        let learner = json!({ "peerURLs": [peer_url], "isLearner": true });
+        self.post("/v3/cluster/member/add", &learner).map(drop)
+    }
+
     /// Makes another member the leader. Must be sent to the current leader.
     pub(super) fn move_leader(&self, to: u64) -> Result<()> {
         let target = json!({ "targetID": to.to_string() });

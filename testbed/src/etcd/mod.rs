@@ -122,6 +122,21 @@ impl Etcd {
         Ok(etcd)
     }
 
+    /// Starts a second member of this server's cluster, which has no vote (a learner), and waits until it is healthy. It
+    /// refuses nearly all requests of clients.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start), and when the server refuses the member.
+    pub fn start_learner(&self) -> Result<Self> {
+        let mut learner = Self::prepare("learner", Daemon::new(ETCD)?)?;
+        self.gateway.add_learner(&learner.peer_url)?;
+        learner.initial_cluster = format!("{},{}", self.initial_cluster, learner.initial_cluster);
+        learner.options = vec!["--initial-cluster-state=existing".to_owned()];
+        learner.restart()?;
+        Ok(learner)
+    }
+
     /// A server that is not started yet: the only member of its cluster, unless `initial_cluster` is changed.
     fn prepare(name: &str, daemon: Daemon) -> Result<Self> {
         let program = find_program(ETCD, "etcd-server")?;
