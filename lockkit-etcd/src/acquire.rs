@@ -6,6 +6,8 @@
 //!   effect of an earlier one. Copies that were never answered may arrive at any later time. A claim with such copies
 //!   ends by a transaction that writes the client's epoch key (an epoch bump). Every copy compares the epoch, so a late
 //!   one does nothing.
+//! * The store is full. The enqueue that reaches the limit is executed and answered with an error, as those are that the
+//!   server refuses. The claim fails, and its key is deleted in case it exists; a full store allows that.
 //! * The claim gives up during a request. The reply is awaited (each request has a time limit). Then the key is
 //!   deleted; the deletion is retried until it is answered.
 //! * The lease ends. Every pending step ends, and nothing is left at the server.
@@ -134,7 +136,8 @@ impl EtcdSession {
         entry.enqueue_sent(epoch);
         let answer = self.txn(txn).await;
         match &answer {
-            Err(fault) if fault.is_in_doubt() => entry.put_in_doubt(),
+            Err(fault) if fault.may_come_later() => entry.put_in_doubt(),
+            Err(fault) if fault.is_in_doubt() => entry.enqueue_doubtful(),
             _ => entry.enqueue_answered(),
         }
         let answer = wire::parse_enqueue(&answer?)?;
@@ -229,7 +232,8 @@ impl EtcdSession {
             return Ok(());
         }
         let bump_epoch = entry.needs_epoch_bump(&self.epoch);
-        self.take_away(entry, wire::withdraw(&self.entry_keys(entry), bump_epoch), bump_epoch).await?;
+        let keys = self.entry_keys(entry);
+        self.take_away(entry, |bump| wire::withdraw(&keys, bump), bump_epoch).await?;
         debug!(claim = ?claim.id(), "withdrawn");
         Ok(())
     }

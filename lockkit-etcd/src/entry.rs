@@ -23,9 +23,11 @@ struct Progress {
     own: Option<Revision>,
     /// Copies of the enqueue that were sent but not answered; each may have been or may still be executed.
     unanswered: u32,
+    /// Whether a copy may have created the key and is answered all the same, with an error.
+    may_be_created: bool,
     /// The highest epoch that any of them carries.
     unanswered_epoch: Revision,
-    /// Whether any request that names the key was left unanswered.
+    /// Whether the effect of any request that names the key is unknown.
     in_doubt: bool,
     /// The create revision in the newest handoff that came before `own` was known.
     early_handoff: Option<Revision>,
@@ -67,16 +69,23 @@ impl QueueEntry {
         self.progress.send_modify(|progress| progress.unanswered -= 1);
     }
 
+    /// Uncounts a copy that will not be executed any more, but may have been. Marks the key.
+    pub(crate) fn enqueue_doubtful(&self) {
+        self.enqueue_answered();
+        self.put_in_doubt();
+        self.progress.send_modify(|progress| progress.may_be_created = true);
+    }
+
     /// Uncounts all copies: the epoch was bumped, so none of them can have an effect any more.
     pub(crate) fn epoch_bumped(&self) {
         self.progress.send_modify(|progress| progress.unanswered = 0);
     }
 
-    /// Returns whether the claim's key may exist: a reply has shown it, or a copy of the enqueue was not answered. That
-    /// copy may have created it before the epoch was bumped.
+    /// Returns whether the claim's key may exist: a reply has shown it, or a copy of the enqueue was not answered, or with
+    /// an error that leaves this open. That copy may have created it before the epoch was bumped.
     pub(crate) fn may_have_a_key(&self) -> bool {
         let progress = self.progress.borrow();
-        progress.own.is_some() || progress.unanswered > 0
+        progress.own.is_some() || progress.unanswered > 0 || progress.may_be_created
     }
 
     /// Returns whether a copy of the enqueue was not answered.
@@ -91,7 +100,7 @@ impl QueueEntry {
         progress.unanswered > 0 && progress.unanswered_epoch >= epoch.current()
     }
 
-    /// Marks the key: a request that names it was not answered, and may be executed at any later time.
+    /// Marks the key: it is not known which effect a request that names it has had, or will have at any later time.
     pub(crate) fn put_in_doubt(&self) {
         self.progress.send_modify(|progress| progress.in_doubt = true);
     }

@@ -30,6 +30,9 @@ pub(crate) enum Effect {
     Busy,
     /// None: this member of the cluster serves nobody now, but another one may: it has no leader, or is a learner.
     NotServing,
+    /// Unknown: the store is full. A request that reaches the limit of the store is executed and answered so; the server
+    /// refuses all later ones. It is not executed later.
+    Full,
     /// None: the server refuses it.
     Refused,
     /// None: the login must be renewed first.
@@ -84,8 +87,10 @@ impl RequestError {
     /// Returns whether the same request may succeed later.
     pub(crate) fn is_transient(&self) -> bool {
         match self.effect {
-            Effect::NotSent | Effect::Unknown | Effect::Busy | Effect::NotServing | Effect::LoginStale => true,
-            Effect::Refused | Effect::LeaseGone | Effect::SessionOver => false,
+            Effect::NotSent | Effect::Unknown | Effect::Busy | Effect::NotServing | Effect::LoginStale => {
+                true
+            }
+            Effect::Full | Effect::Refused | Effect::LeaseGone | Effect::SessionOver => false,
         }
     }
 
@@ -96,7 +101,17 @@ impl RequestError {
 
     /// Returns whether the request may have been executed, or may still be.
     pub(crate) fn is_in_doubt(&self) -> bool {
+        self.may_come_later() || self.effect == Effect::Full
+    }
+
+    /// Returns whether the request may still be executed.
+    pub(crate) fn may_come_later(&self) -> bool {
         matches!(self.effect, Effect::Unknown | Effect::SessionOver)
+    }
+
+    /// Returns whether the server refuses what this request writes, or its lease has ended: less may still be written.
+    pub(crate) fn asks_for_less(&self) -> bool {
+        matches!(self.effect, Effect::Full | Effect::Refused | Effect::LeaseGone)
     }
 
     /// Returns whether a handshake failed as if the other side did not speak TLS.
@@ -185,9 +200,10 @@ impl From<tonic::Status> for RequestError {
                 );
             }
             Code::PermissionDenied => (Effect::Refused, ErrorKind::Denied),
-            // No space for writes until an operator acts; deletes still work.
+            // No space for writes until an operator acts; deletes still work. etcd, `etcdserver/apply.go`: a transaction
+            // that passes the limit while it is applied is executed all the same (`quotaApplierV3`).
             Code::ResourceExhausted if text.contains("space exceeded") => {
-                (Effect::Refused, ErrorKind::Unavailable)
+                (Effect::Full, ErrorKind::Unavailable)
             }
             Code::ResourceExhausted => (Effect::Busy, ErrorKind::Unavailable),
             // Returned before anything is proposed. The code differs between versions.
@@ -250,7 +266,7 @@ mod tests {
 
     #[test]
     fn errors_are_classified() {
-        use Effect::{Busy, LeaseGone, LoginStale, NotServing, Refused, Unknown};
+        use Effect::{Busy, Full, LeaseGone, LoginStale, NotServing, Refused, Unknown};
         use ErrorKind::{Denied, InvalidConfig, Unavailable, Unexpected, Unsupported};
         for (code, text, expected) in [
             (Code::NotFound, "etcdserver: requested lease not found", (LeaseGone, Unavailable)),
@@ -267,7 +283,7 @@ mod tests {
             (Code::Cancelled, "Timeout expired", (Unknown, Unavailable)),
             (Code::Unknown, "h2 protocol error: error reading a body", (Unknown, Unavailable)),
             (Code::ResourceExhausted, "etcdserver: too many requests", (Busy, Unavailable)),
-            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", (Refused, Unavailable)),
+            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", (Full, Unavailable)),
             (Code::PermissionDenied, "etcdserver: permission denied", (Refused, Denied)),
             (Code::Unauthenticated, "etcdserver: invalid auth token", (LoginStale, Denied)),
             (Code::InvalidArgument, "etcdserver: revision of auth store is old", (LoginStale, Unavailable)),

@@ -9,7 +9,8 @@
 //!   the hold. A reply with a lower revision than an earlier one makes the heartbeat compare create revisions
 //!   (`docs/decisions/0021-etcd-restored-from-a-backup.md`).
 //! * A hold is pinned. Its key is not among the lease's keys, so it is read by name. Its hold is renewed for no longer
-//!   than its key lives ([`pins`](crate::pins)).
+//!   than its key lives ([`pins`](crate::powers)).
+//! * The store was full. The heartbeat makes up for the epoch bumps that it has refused ([`late_bump`](crate::late_bump)).
 //! * The server does not answer. Each step is bounded, so that a heartbeat ends before the next one; within a step, the
 //!   request goes to other members too.
 
@@ -46,7 +47,7 @@ impl EtcdSession {
             }
             renewed
         };
-        let (renewed, existing) = tokio::join!(renew, check);
+        let (renewed, existing, ()) = tokio::join!(renew, check, self.bump_late(step));
         let (renewed, existing) = (self.end_if_lease_gone(renewed), self.end_if_lease_gone(existing));
         let unknown = |fault: &RequestError| Renewal::Unknown(fault.clone().into_error("renew"));
         let session = match &renewed {

@@ -50,6 +50,7 @@ mod handoff;
 mod heartbeat;
 mod key_pool;
 mod keys;
+mod late_bump;
 mod lease;
 mod login;
 mod order;

@@ -10,6 +10,8 @@
 //!   still may, the epoch is bumped all the same.
 //! * The server refuses the release for good, because the user's rights or its password have changed. The session is
 //!   abandoned, and the lock ends with the lease, one ttl after its last renewal.
+//! * The store is full, and refuses what puts a key. The hold ends without a handoff, and without the epoch bump that it
+//!   may need, which a heartbeat [makes up for](crate::late_bump).
 //! * The read of the successor is stale. Only the reply to a transaction shows that a key does not exist.
 //! * The successor is of this client. Nothing is written for it: the reply to the transaction grants it the lock. If
 //!   that reply is lost, it reads the queue.
@@ -18,7 +20,7 @@ use lockkit_core::backend::Grant;
 use tracing::debug;
 
 use crate::{
-    client::Txn,
+    client::{Txn, TxnResponse},
     entry::QueueEntry,
     error::{Effect, RequestError},
     forms::ExclusiveKey,
@@ -69,7 +71,7 @@ impl EtcdSession {
             let removal = match &next {
                 None => {
                     // The first time it is most probably alone, so the transaction is as short as it can be.
-                    let txn = wire::release_alone(&keys, own, bump_epoch, attempt > 0);
+                    let txn = |bump| wire::release_alone(&keys, own, bump, attempt > 0);
                     Some(self.take_away(entry, txn, bump_epoch).await?)
                 }
                 Some(next) => self.handoff(entry, own, next, bump_epoch).await?,
@@ -83,8 +85,8 @@ impl EtcdSession {
             self.claims.order.forget(&entry.queue);
             next = self.look_behind(entry, own, false).await?;
         }
-        let removal =
-            self.take_away(entry, wire::release_without_handoff(&keys, own, bump_epoch), bump_epoch).await?;
+        let txn = |bump| wire::release_without_handoff(&keys, own, bump);
+        let removal = self.take_away(entry, txn, bump_epoch).await?;
         self.finish(entry, removal, bump_epoch).await
     }
 
@@ -105,9 +107,10 @@ impl EtcdSession {
             wire::put_handoff(next, behind, &successor.client())
         };
         let put_handoff = (!is_own).then(put_handoff);
-        let txn = wire::handoff(&self.entry_keys(entry), own, next, put_handoff, bump_epoch);
+        let keys = self.entry_keys(entry);
+        let txn = |bump| wire::handoff(&keys, own, next, put_handoff.clone(), bump);
         let removal = match self.take_away(entry, txn, bump_epoch).await {
-            Err(fault) if matches!(fault.effect, Effect::Refused | Effect::LeaseGone) => return Ok(None),
+            Err(fault) if fault.asks_for_less() => return Ok(None),
             removal => removal?,
         };
         if is_own && removal == Removal::Done {
@@ -158,28 +161,43 @@ impl EtcdSession {
         // A guard key does not end with the entry that an operator deleted.
         let is_left = bump_epoch || entry.exclusive.as_ref().is_some_and(ExclusiveKey::may_exist);
         if is_left && removal == Removal::AlreadyGone || matches!(removal, Removal::StillThere(_)) {
-            self.take_away(entry, wire::withdraw(&self.entry_keys(entry), bump_epoch), bump_epoch).await?;
+            let keys = self.entry_keys(entry);
+            self.take_away(entry, |bump| wire::withdraw(&keys, bump), bump_epoch).await?;
         }
         Ok(())
     }
 
-    /// Executes one of the transactions that delete a claim's key.
+    /// Executes one of the transactions that delete a claim's key; in a full store without the epoch bump, if that is
+    /// enough.
     pub(crate) async fn take_away(
         &self,
         entry: &QueueEntry,
-        txn: Txn,
+        txn: impl Fn(bool) -> Txn,
         bump_epoch: bool,
     ) -> Result<Removal, RequestError> {
-        let answer = self.state.unless_over(self.server.txn(txn)).await;
-        if answer.as_ref().is_err_and(RequestError::is_in_doubt) {
-            entry.put_in_doubt();
-        }
-        let answer = answer?;
+        let answer = match self.send_removal(entry, txn(bump_epoch)).await {
+            Err(fault) if bump_epoch && fault.effect == Effect::Full => {
+                let removal = wire::parse_removal(&self.send_removal(entry, txn(false)).await?)?;
+                if matches!(removal, Removal::Done | Removal::AlreadyGone) {
+                    self.owe_bump(entry);
+                }
+                return Ok(removal);
+            }
+            answer => answer?,
+        };
         let removal = wire::parse_removal(&answer)?;
         if bump_epoch && removal == Removal::Done {
             self.epoch.observe(revision_of(answer.header())?);
             entry.epoch_bumped();
         }
         Ok(removal)
+    }
+
+    async fn send_removal(&self, entry: &QueueEntry, txn: Txn) -> Result<TxnResponse, RequestError> {
+        let answer = self.state.unless_over(self.server.txn(txn)).await;
+        if answer.as_ref().is_err_and(RequestError::is_in_doubt) {
+            entry.put_in_doubt();
+        }
+        answer
     }
 }

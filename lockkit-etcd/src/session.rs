@@ -2,7 +2,7 @@
 //!
 //! The parts: [`acquire`](crate::acquire) and [`release`](crate::release) are the life of a claim,
 //! [`heartbeat`](crate::heartbeat) renews the lease, [`watch`](crate::watch) receives handoffs and deletions. What else
-//! a holder can do is in [`elections`](crate::elections), [`records`](crate::records) and [`pins`](crate::pins).
+//! a holder can do is in [`elections`](crate::powers), [`records`](crate::powers) and [`pins`](crate::powers).
 //!
 //! Failure cases:
 //!
@@ -31,6 +31,7 @@ use crate::{
     error::{Effect, RequestError},
     key_pool::KeyPool,
     keys::{ClientKeys, Layout, Queue},
+    late_bump::LateBump,
     lease::Lease,
     login::LoginNumber,
     recently_busy::RecentlyBusy,
@@ -52,6 +53,7 @@ pub(crate) struct EtcdSession {
     pub(crate) state: SessionState,
     recently_busy: RecentlyBusy,
     key_pool: KeyPool,
+    pub(crate) late_bump: LateBump,
     broken: Arc<BrokenHolds>,
 }
 
@@ -75,6 +77,7 @@ impl EtcdSession {
             state: SessionState::default(),
             recently_busy: RecentlyBusy::default(),
             key_pool: KeyPool::default(),
+            late_bump: LateBump::default(),
             broken: Arc::default(),
         };
         if let Err(fault) = session.begin().await {

@@ -177,7 +177,8 @@ fn removal_operations(keys: &EntryKeys<'_>, bump_epoch: bool) -> Vec<TxnOp> {
     operations
 }
 
-fn put_epoch(client: &ClientKeys) -> TxnOp {
+/// Bumps the epoch of a client.
+pub(crate) fn put_epoch(client: &ClientKeys) -> TxnOp {
     TxnOp::put(&*client.epoch, "", Some(PutOptions::new().with_lease(client.lease)))
 }
 

@@ -15,7 +15,8 @@
 //! * A copy of the holder's enqueue is still under way, and creates its key again. That client has a hold with another
 //!   create revision: its heartbeat finds the loss, and its release deletes the key ([`release`](crate::release)).
 //! * The server takes no new data (no space), or the operator may not write the keys of other clients. Then the keys are
-//!   deleted and nothing is put.
+//!   deleted and nothing is put. If they are gone by then, either the refused transaction was executed (see
+//!   [`Effect::Full`](crate::error::Effect)) or the hold has ended by itself: the caller gets `Unavailable`.
 
 use lockkit_core::backend::Contender;
 use tracing::debug;
@@ -25,7 +26,7 @@ use crate::{
     broken::BrokenHold,
     call::Server,
     client::{Compare, CompareOp, KeyValue, PutOptions, Txn, TxnOp},
-    error::{Effect, RequestError},
+    error::RequestError,
     keys::{ClientKeys, Layout},
     wire::{self, QueuedKey},
 };
@@ -46,18 +47,19 @@ pub(super) async fn break_hold(
     keys: &LockKeys,
     contender: &Contender,
 ) -> Result<bool, RequestError> {
-    let mut handoffs = HANDOFFS_MAX;
+    let (mut handoffs, mut doubt) = (HANDOFFS_MAX, None);
     for _ in 0..ATTEMPTS_MAX {
         let found = keys.read(server, FIRST_TWO).await?;
-        let Some(hold) = found.hold_of(contender, layout) else { return Ok(false) };
+        let Some(hold) = found.hold_of(contender, layout) else { return doubt.map_or(Ok(false), Err) };
         let txn = if handoffs > 0 { hold.removal_with_handoff() } else { hold.removal() };
         match server.txn(txn).await {
             Ok(answer) if answer.succeeded() => return Ok(true),
             // The holder's keys have changed: the next read returns. Or the next client's.
             Ok(_) => handoffs = handoffs.saturating_sub(1),
-            Err(fault) if handoffs > 0 && matches!(fault.effect, Effect::Refused | Effect::LeaseGone) => {
+            Err(fault) if handoffs > 0 && fault.asks_for_less() => {
                 debug!(?fault, "breaking the hold without a handoff");
                 handoffs = 0;
+                doubt = Some(fault).filter(RequestError::is_in_doubt);
             }
             Err(fault) => return Err(fault),
         }

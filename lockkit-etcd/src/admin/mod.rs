@@ -183,7 +183,7 @@ async fn remaining(server: &Server, lease: LeaseId) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use lockkit_core::backend::ClaimId;
+    use lockkit_core::{ErrorKind, backend::ClaimId};
 
     use super::*;
     use crate::{
@@ -227,6 +227,28 @@ mod tests {
             script.take_calls();
             assert_eq!(keys.read(&server, 2).await.is_ok(), is_repeated);
             assert_eq!(script.count("Range"), 1 + usize::from(is_repeated));
+        }
+    }
+
+    /// The transaction that the store's limit refuses may have been executed.
+    #[tokio::test(start_paused = true)]
+    async fn break_that_may_have_worked_does_not_say_that_it_did_nothing() {
+        const SPACE_EXCEEDED: &str = "etcdserver: mvcc: database space exceeded";
+        let full = tonic::Code::ResourceExhausted;
+        for (fate, outcome) in [
+            (Fate::Refused(full, SPACE_EXCEEDED), Ok(true)),
+            (Fate::ExecutedAndRefused(full, SPACE_EXCEEDED), Err(ErrorKind::Unavailable)),
+        ] {
+            let (script, name) = (Script::default(), LockName::new("x").unwrap());
+            let (server, layout) = (server(&script, 1), config(1).layout());
+            let keys = LockKeys::of(&layout, &name).unwrap();
+            put(&script, &name, 7);
+            put(&script, &name, 8);
+            let seen = keys.read(&server, 2).await.unwrap().inspection().inspection;
+            script.rule(first(1, "Txn", fate));
+            let broken = break_lock::break_hold(&server, &layout, &keys, &seen.holder.unwrap()).await;
+            assert_eq!(broken.map_err(|fault| fault.kind()), outcome);
+            assert_eq!(script.keys("lockkit/x").len(), 1);
         }
     }
 

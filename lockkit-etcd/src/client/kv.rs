@@ -235,7 +235,7 @@ impl Compare {
         Self::new(key, op, pb::compare::CompareTarget::Value, TargetUnion::Value(value.into()))
     }
 
-    /// Compares all keys with this prefix. Holds if there is none.
+    /// Compares all keys with this prefix. If there is none, one is compared whose revisions are 0.
     pub(crate) fn with_prefix(mut self) -> Self {
         self.range_end = end_of_prefix(&self.key);
         self

@@ -28,7 +28,7 @@ pub(crate) struct ExclusiveKey {
 struct KeyState {
     /// The create revision, once a reply has shown it.
     created: Option<Revision>,
-    /// Whether a copy of the create was not answered, and may have been or may still be executed.
+    /// Whether a copy of the create may have been executed, or may still be, although no reply has shown the key.
     in_doubt: bool,
 }
 
@@ -118,12 +118,12 @@ impl ExclusiveKey {
         self.state().created
     }
 
-    /// Records that a copy of the create was not answered.
+    /// Records that a copy of the create was not answered, or with an error that leaves its effect open.
     pub(crate) fn put_in_doubt(&self) {
         self.state().in_doubt = true;
     }
 
-    /// Returns whether a copy of the create was not answered.
+    /// Returns whether the effect of a copy of the create is unknown.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.state().in_doubt
     }

@@ -7,6 +7,8 @@
 //!   Copies that were never answered may arrive at any later time. A single key's copies compare the client's epoch,
 //!   and the claim ends by an epoch bump, as an enqueue does ([`acquire`](crate::acquire)). A guard's copies compare the
 //!   claim's entry in the queue, which the same transaction deletes that ends the claim.
+//! * The store is full. The create that reaches the limit is executed and answered with an error. The claim fails, and
+//!   the key is deleted if its value is the claim's.
 //! * The claim gives up during a request. The reply is awaited; then the key is deleted if it is the claim's.
 //! * The deletion that a waiter watches is not reported. A re-check reads the key, and the claim's entry in the queue if
 //!   it has one. The re-check writes nothing.
@@ -28,7 +30,7 @@ use tracing::debug;
 
 use crate::{
     acquire::ClaimEnd,
-    client::{Compare, CompareOp, GetOptions, PutOptions, Txn, TxnOp},
+    client::{Compare, CompareOp, GetOptions, Txn},
     entry::QueueEntry,
     error::RequestError,
     forms::Form,
@@ -185,8 +187,10 @@ impl EtcdSession {
         let answer = self.txn(key.create(self.lease.id(), condition)).await;
         match &answer {
             Err(fault) if fault.is_in_doubt() => key.put_in_doubt(),
-            _ if queued.is_none() => entry.enqueue_answered(),
             _ => {}
+        }
+        if queued.is_none() && !answer.as_ref().is_err_and(RequestError::may_come_later) {
+            entry.enqueue_answered();
         }
         let reply = key.parse_create(&answer?)?;
         match reply {
@@ -235,15 +239,14 @@ impl EtcdSession {
     pub(crate) async fn remove_single(&self, entry: &QueueEntry) -> Result<(), RequestError> {
         let Some(key) = &entry.exclusive else { return Err(no_key()) };
         let bump_epoch = entry.needs_epoch_bump(&self.epoch);
-        let mut operations = key.removals();
-        if bump_epoch {
-            let options = PutOptions::new().with_lease(self.keys.lease);
-            operations.push(TxnOp::put(&*self.keys.epoch, "", Some(options)));
-        }
-        if operations.is_empty() {
+        if !bump_epoch && !key.may_exist() {
             return Ok(());
         }
-        self.take_away(entry, Txn::new().and_then(operations), bump_epoch).await.map(drop)
+        let txn = |bump: bool| {
+            let bump = bump.then(|| wire::put_epoch(&self.keys));
+            Txn::new().and_then(key.removals().into_iter().chain(bump))
+        };
+        self.take_away(entry, txn, bump_epoch).await.map(drop)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sessions at a scripted server, with a paused clock: which request is sent, and when.
 
 mod close;
+mod full_store;
 mod requests;
 mod streams;
 mod waits;

@@ -64,6 +64,13 @@ impl Call {
     pub(crate) fn operations(&self) -> usize {
         pb::TxnRequest::decode(&*self.message).unwrap().success.len()
     }
+
+    /// Returns whether a transaction puts a key if its compares hold.
+    pub(crate) fn puts(&self) -> bool {
+        use pb::request_op::Request::RequestPut;
+        let txn = pb::TxnRequest::decode(&*self.message).unwrap();
+        txn.success.iter().any(|operation| matches!(operation.request, Some(RequestPut(_))))
+    }
 }
 
 /// What happens to a request.
@@ -79,6 +86,8 @@ pub(crate) enum Fate {
     NotSent,
     /// The server refuses it.
     Refused(tonic::Code, &'static str),
+    /// It is executed, and answered as if the server refused it.
+    ExecutedAndRefused(tonic::Code, &'static str),
 }
 
 type Rule = Box<dyn FnMut(&Call) -> Fate + Send>;
@@ -282,6 +291,10 @@ impl Service<Request<Streaming<Vec<u8>>>> for Handler {
                     return Err(Status::unavailable("not sent"));
                 }
                 Fate::Refused(code, text) => return Err(Status::new(code, text)),
+                Fate::ExecutedAndRefused(code, text) => {
+                    script.execute(&method, &first, &sender)?;
+                    return Err(Status::new(code, text));
+                }
             }
             // The sender of a watch is kept by the store alone, which can end the stream.
             let keeps = (method == "LeaseKeepAlive").then(|| sender.clone());
@@ -322,7 +335,7 @@ impl OpenStream {
                             }
                         }
                         Fate::Refused(code, text) => return Some((Err(Status::new(code, text)), self)),
-                        Fate::NotSent => return None,
+                        Fate::NotSent | Fate::ExecutedAndRefused(..) => return None,
                         Fate::Lost | Fate::Unanswered => {}
                     }
                 }
