@@ -219,11 +219,6 @@ impl ZkConfig {
         let servers: Vec<String> = self.servers.iter().map(|server| format!("{scheme}{server}")).collect();
         format!("{}{}", servers.join(","), self.chroot)
     }
-
-    /// Time limit for opening a session, in which every server is tried.
-    pub(crate) fn connect_timeout(&self) -> Duration {
-        self.request_timeout.saturating_mul(u32::try_from(self.servers.len()).unwrap_or(u32::MAX))
-    }
 }
 
 impl fmt::Debug for ZkConfig {

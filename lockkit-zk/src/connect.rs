@@ -3,6 +3,8 @@
 //! Failure cases:
 //!
 //! * No server opens one: the error names each of them and [why](crate::reach).
+//! * A server accepts the connection and stays silent: the next one is tried after a fifth of the ttl at
+//!   most. So does an open session, which survives two silent servers in a row.
 //! * The login is refused: the error says which, and what to change. By the scheme `digest`, no password is wrong: a user
 //!   with another one is another identity, which an ACL then does not admit.
 
@@ -19,13 +21,35 @@ use crate::{
     wire::bounded,
 };
 
+/// Silent servers that a client can try in one ttl.
+const SILENCES_PER_TTL: u32 = 5;
+
+/// A connection is not given up earlier for its silence, unless the ttl is short: the client crate sends about three pings
+/// in that time, and a server may be busy.
+const SILENCE_MIN: Duration = Duration::from_secs(1);
+
 /// Opens a session; tries every server once.
 pub(crate) async fn connect(config: &ZkConfig, ttl: Duration) -> Result<Client, RequestError> {
-    let connector = Client::connector().with_session_timeout(ttl).with_fail_eagerly();
+    let connector = Client::connector()
+        .with_session_timeout(ttl)
+        .with_connection_timeout(silence_max(config, ttl))
+        .with_fail_eagerly();
     let connector = with_trust(config, with_login(config, connector)?)?;
     let servers = config.connect_string();
     let connected = async { Ok(connector.connect(&servers).await?) };
-    bounded(config.connect_timeout(), connected).await
+    bounded(open_max(config, ttl), connected).await
+}
+
+/// How long a server may be silent until the client tries another one. The client crate's own choice, 0.4 ttl, would let
+/// two silent servers in a row cost the session, and one of them the time in which a session must be open.
+fn silence_max(config: &ZkConfig, ttl: Duration) -> Duration {
+    (ttl / SILENCES_PER_TTL).min(config.request_timeout.max(SILENCE_MIN))
+}
+
+/// The time in which every server is tried.
+fn open_max(config: &ZkConfig, ttl: Duration) -> Duration {
+    let servers = u32::try_from(config.servers.len()).unwrap_or(u32::MAX);
+    config.request_timeout.max(silence_max(config, ttl)).saturating_mul(servers)
 }
 
 /// Adds the cause and the remedy to the error of a session that could not be opened.
@@ -99,5 +123,26 @@ fn with_trust(config: &ZkConfig, connector: Connector) -> Result<Connector, Requ
     match &config.tls {
         None => Ok(connector),
         Some(tls) => with_tls(connector, tls, &config.servers),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One healthy server of several is reached in time, and a busy one is not left for its latency.
+    #[test]
+    fn silent_servers_cost_a_part_of_the_time_to_open_and_of_the_ttl() {
+        let times = |servers: &[&str], request: u64, ttl: u64| {
+            let timeout = Duration::from_millis(request);
+            let config = ZkConfig::new(servers).unwrap().request_timeout(timeout);
+            let ttl = Duration::from_millis(ttl);
+            (silence_max(&config, ttl).as_millis(), open_max(&config, ttl).as_millis())
+        };
+        assert_eq!(times(&["a", "b", "c"], 3_000, 15_000), (3_000, 9_000));
+        assert_eq!(times(&["a", "b", "c"], 3_000, 60_000), (3_000, 9_000));
+        assert_eq!(times(&["a"], 3_000, 5_000), (1_000, 3_000));
+        assert_eq!(times(&["a", "b"], 100, 60_000), (1_000, 2_000));
+        assert_eq!(times(&["a", "b"], 100, 2_000), (400, 800));
     }
 }

@@ -127,8 +127,6 @@ mod tests {
             (config.tick, config.request_timeout),
             (Some(Duration::from_millis(500)), Duration::from_secs(1))
         );
-        // Each server is tried.
-        assert_eq!(config.connect_timeout(), 3 * config.request_timeout);
         assert_eq!(config.acl(), Access::creator());
     }
 

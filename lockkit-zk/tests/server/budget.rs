@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::common::{
     LONG, acquire, backend, bounded, fresh_name, granted, heartbeat, held_create_and_list, is_gave_up,
-    is_renewed, node, own_server, patient_url, queue, release, session, session_at, start, through_proxy,
+    is_renewed, node, own_server, patient_url, queue, quiet_session, quiet_url, release, session_at, start,
     try_acquire, undisturbed, until, watching,
 };
 use crate::elections::{lead, proclaim};
@@ -68,7 +68,7 @@ async fn cost_of_reading_watches(server: &ZooKeeper) -> (u64, u64) {
 async fn uncontended_acquire_and_release_are_three_packets() {
     const ROUNDS: u64 = 50;
     let server = own_server();
-    let (session, name) = (session(&server, LONG).await, fresh_name());
+    let (session, name) = (quiet_session(&server).await, fresh_name());
     // Creates the directory.
     release(&session, &acquire(&session, &name).await).await;
     let spent = spent(&server, async || {
@@ -85,7 +85,7 @@ async fn uncontended_acquire_and_release_are_three_packets() {
 async fn release_of_a_recurring_name_asks_the_leader_and_reads_first() {
     let server = own_server();
     for form in ["bare", "single"] {
-        let url = format!("{}/?form={form}", server.url());
+        let url = format!("{}&form={form}", quiet_url(&server));
         let (session, name) = (session_at(&url, LONG).await, fresh_name());
         let held = acquire(&session, &name).await;
         let spent = spent(&server, async || release(&session, &held).await).await;
@@ -96,7 +96,7 @@ async fn release_of_a_recurring_name_asks_the_leader_and_reads_first() {
 #[tokio::test(flavor = "multi_thread")]
 async fn release_that_was_confirmed_is_not_sent_again() {
     let server = own_server();
-    let (session, name) = (session(&server, LONG).await, fresh_name());
+    let (session, name) = (quiet_session(&server).await, fresh_name());
     let held = acquire(&session, &name).await;
     release(&session, &held).await;
     assert_eq!(spent(&server, async || release(&session, &held).await).await, (0, 0));
@@ -120,7 +120,7 @@ async fn handoffs(contenders: usize, rounds: usize) -> (Duration, (Vec<u64>, u64
     let (server, name) = (own_server(), fresh_name());
     let mut sessions = Vec::new();
     for _ in 0..contenders {
-        sessions.push(session(&server, LONG).await);
+        sessions.push(quiet_session(&server).await);
     }
     let mut held = acquire(&sessions[0], &name).await;
     let mut queue = VecDeque::new();
@@ -159,7 +159,7 @@ async fn handoffs(contenders: usize, rounds: usize) -> (Duration, (Vec<u64>, u64
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_is_two_requests_however_much_is_held() {
     let server = own_server();
-    let session = session(&server, LONG).await;
+    let session = quiet_session(&server).await;
     let mut held = Vec::new();
     for count in [0_u64, 1, 10, 100] {
         while (held.len() as u64) < count {
@@ -184,7 +184,7 @@ async fn heartbeat_is_two_requests_however_much_is_held() {
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_looks_for_no_hold_of_a_session_that_has_ended() {
     let server = own_server();
-    let backend = backend(&server.url());
+    let backend = backend(&quiet_url(&server));
     let open = async || backend.open_session(LONG, Clock::boot()).await.unwrap();
     let (session, ended) = (open().await, open().await);
     let held = acquire(&ended, &fresh_name()).await;
@@ -204,7 +204,8 @@ async fn heartbeat_looks_for_no_hold_of_a_session_that_has_ended() {
 #[tokio::test(flavor = "multi_thread")]
 async fn first_list_is_sent_without_waiting_for_the_create() {
     let (server, name) = (own_server(), fresh_name());
-    let (proxy, session) = through_proxy(&server).await;
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let session = session_at(&patient_url(&proxy), LONG).await;
     let claim = held_create_and_list(&proxy, &session, &name).await;
     let spent = spent(&server, async || {
         proxy.pass();
@@ -222,7 +223,7 @@ async fn busy_try_creates_a_node_once_and_then_only_reads() {
     // Create, list and delete. Where names recur, a check and a read are before the delete, and a read before the grant.
     // Where the lock is one node, nothing is listed: the create is refused, and the holder's node is watched and left.
     for (form, first, pair) in [("curator", 3, 3), ("bare", 5, 6), ("single", 3, 4)] {
-        let url = format!("{}/?form={form}", server.url());
+        let url = format!("{}&form={form}", quiet_url(&server));
         let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
         let held = acquire(&one, &name).await;
         let tries = async |count: u64| {
@@ -264,7 +265,7 @@ async fn a_release_wakes_one_waiter() {
 /// and those of that read.
 async fn release_to_one_of(waiters: usize) -> (Duration, ((u64, u64), (u64, u64))) {
     let server = own_server();
-    let (session, name) = (session(&server, LONG).await, fresh_name());
+    let (session, name) = (quiet_session(&server).await, fresh_name());
     let held = acquire(&session, &name).await;
     let (since, mut waiting) = (Instant::now(), Vec::new());
     for _ in 0..waiters {

@@ -18,7 +18,7 @@ use lockkit_testbed::{Direction, Flow, Pool, Proxy, Taken, ZooKeeper, ZooKeeperE
 use lockkit_zk::{ZkBackend, ZkConfig};
 use zookeeper_client::{Acls, Client, CreateMode};
 
-/// A ttl longer than any test, with heartbeats so far apart that no ping of a client falls into a test.
+/// A ttl longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 /// A short ttl, for tests that wait for its end or for a re-check (every 2 s then, so a session that is not renewed has
@@ -83,6 +83,16 @@ pub(crate) fn backend(url: &str) -> ZkBackend {
 /// Opens a new session, as another process would have it.
 pub(crate) async fn session(server: &ZooKeeper, ttl: Duration) -> Arc<dyn Session> {
     session_at(&server.url(), ttl).await
+}
+
+/// Opens a session with so much time for a request that no ping of its client falls into a test.
+pub(crate) async fn quiet_session(server: &ZooKeeper) -> Arc<dyn Session> {
+    session_at(&quiet_url(server), LONG).await
+}
+
+/// Returns the URL of a server for sessions that send no ping during a test, if their ttl is [`LONG`].
+pub(crate) fn quiet_url(server: &ZooKeeper) -> String {
+    format!("{}/?request_timeout=60s", server.url())
 }
 
 pub(crate) async fn session_at(url: &str, ttl: Duration) -> Arc<dyn Session> {

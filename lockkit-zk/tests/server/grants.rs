@@ -4,14 +4,14 @@ use lockkit_core::{
     ErrorKind, Fence,
     backend::{Backend, Renewal},
 };
-use lockkit_testbed::{Direction, Flow, ZooKeeper};
+use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
 use crate::{
     budget::spent,
     common::{
         LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, heartbeat,
-        held_create_and_list, is_gave_up, is_renewed, name, node, own_server, queue, release, session,
-        session_at, shared, start, start_claim, through_proxy, try_acquire, until,
+        held_create_and_list, is_gave_up, is_renewed, name, node, own_server, patient_url, queue, release,
+        session, session_at, shared, start, start_claim, try_acquire, until,
     },
 };
 
@@ -42,7 +42,8 @@ async fn lock_has_one_holder_in_every_form() {
 #[tokio::test(flavor = "multi_thread")]
 async fn node_deleted_while_the_first_list_is_on_its_way_is_lost_with_the_next_heartbeat() {
     let (server, name) = (own_server(), fresh_name());
-    let (proxy, session) = through_proxy(&server).await;
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let session = session_at(&patient_url(&proxy), LONG).await;
     let claim = held_create_and_list(&proxy, &session, &name).await;
     let logged = server.log_bytes().unwrap();
     let answered = spent(&server, async || {

@@ -24,6 +24,7 @@ mod owned;
 mod records;
 mod refusals;
 mod secure;
+mod silent;
 mod sleeping_machines;
 mod tries;
 mod unreachable;

@@ -16,8 +16,8 @@ use crate::{
     budget::spent,
     common::{
         LONG, acquire, backend, enqueued, fresh_name, granted, heartbeat, is_gave_up, node, own_ensemble,
-        own_server, plain, queue, release, session, session_at, shared, shifted_clock, start_claim,
-        through_proxy, try_acquire, until,
+        own_server, plain, queue, quiet_session, quiet_url, release, session, session_at, shared,
+        shifted_clock, start_claim, through_proxy, try_acquire, until,
     },
 };
 
@@ -159,8 +159,8 @@ async fn try_at_a_recently_busy_lock_without_a_connection_is_unavailable() {
 #[tokio::test(flavor = "multi_thread")]
 async fn node_decides_again_a_minute_after_the_last_one_did() {
     let (server, (clock, ahead)) = (own_server(), shifted_clock());
-    let trying = backend(&server.url()).open_session(LONG, clock).await.unwrap();
-    let (holding, name) = (session(&server, LONG).await, fresh_name());
+    let trying = backend(&quiet_url(&server)).open_session(LONG, clock).await.unwrap();
+    let (holding, name) = (quiet_session(&server).await, fresh_name());
     let held = acquire(&holding, &name).await;
     // Create, list and delete; or sync and list.
     for (after, packets) in [(0, 3), (40, 2), (70, 3), (71, 2)] {
