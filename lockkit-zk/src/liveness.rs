@@ -13,6 +13,8 @@
 //!   what was answered before the silence.
 //! * Answers arrive in another order than requests: each request counts from when its own answer is known.
 //! * A late answer counts like any other, from the sending of its request.
+//! * A server with lower bounds for sessions shortens this one when the client connects to it. The client crate does not
+//!   report that, so the lease is believed for too long. All servers need the same bounds.
 //! * A chain of servers: an observer behind a follower (`observerMasterPort`) reports its clients to that follower,
 //!   which reports them to the leader half a tick later. There the configured tick must be twice the servers'.
 
