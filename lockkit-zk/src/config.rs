@@ -177,11 +177,10 @@ impl ZkConfig {
         self
     }
 
-    /// Sets the servers' `tickTime`. Clients subtract half of it from a session's lease as a margin. Unset, they assume
-    /// the largest tick that servers allow by default, half a session; so setting it makes holds outlive longer
-    /// outages.
+    /// Sets the servers' `tickTime`. Clients subtract three quarters of it from a session's lease as a margin. Unset, they
+    /// subtract a quarter of the session; so setting it makes holds outlive longer outages.
     ///
-    /// It must be set if `minSessionTimeout` is less than two ticks. It must be set to twice the tick if clients
+    /// It must be set if the ttl is less than three ticks. It must be set to twice the tick if clients
     /// connect to observers that follow a follower (`observerMasterPort`) and the ttl is less than four ticks: those
     /// observers report their clients to the leader up to a whole tick late.
     #[must_use]

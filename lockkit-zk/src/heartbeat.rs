@@ -43,7 +43,7 @@ use crate::{
     wire::{Server, bounded},
 };
 
-/// Heartbeats per ttl. A lease counts from a heartbeat answered half a tick (a quarter of a ttl, if the tick is not
+/// Heartbeats per ttl. A lease counts from a heartbeat answered a margin (a quarter of a ttl, if the tick is not
 /// configured) before the last one; ten per ttl keep the known lease above half a ttl while nothing fails.
 pub(crate) const HEARTBEATS_PER_TTL: u32 = 10;
 

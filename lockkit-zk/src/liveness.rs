@@ -4,7 +4,7 @@
 //! the leader's pings. A follower that has just lost its leader still answers pings and reads, so only answers that
 //! passed through leader and quorum count here. Even such an answer proves little: the request itself does not touch
 //! the session at the leader, and the last report before it may be half a tick old. But that report includes every
-//! request answered before it. Hence the rule: of the requests answered at least half a tick before the current one was
+//! request answered before it. Hence the rule: of the requests answered at least a margin before the current one was
 //! sent, the lease counts from the sending of the latest.
 //!
 //! Failure cases:
@@ -26,18 +26,22 @@ use std::{
 
 use lockkit_core::{BootInstant, Clock, support::lock};
 
+/// What part of a tick a margin is: 3 of 4. Half a tick would be too little by the time that the leader takes for its pings,
+/// which it sends half a tick after the last ones were sent.
+const MARGIN_PER_TICK: (u32, u32) = (3, 4);
+
 /// What is proved about one session's lease.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     clock: Clock,
     ttl: Duration,
-    half_tick: Duration,
+    margin: Duration,
     record: Mutex<LivenessRecord>,
 }
 
-/// Requests recorded per half tick, at most. This bounds their number; it can make a lease look older by one such
+/// Requests recorded per margin, at most. This bounds their number; it can make a lease look older by one such
 /// interval.
-const RECORDED_PER_HALF_TICK: u32 = 16;
+const RECORDED_PER_MARGIN: u32 = 16;
 
 #[derive(Debug)]
 struct LivenessRecord {
@@ -52,14 +56,14 @@ impl LivenessRecord {
     }
 
     /// Records that a request sent at `sent`, whose answer is known at `now`, passed through the leader.
-    fn answered(&mut self, sent: BootInstant, now: BootInstant, half_tick: Duration) {
+    fn answered(&mut self, sent: BootInstant, now: BootInstant, margin: Duration) {
         while let Some(&(reported, _)) =
-            self.recent.front().filter(|(_, answered)| answered.after(half_tick) <= sent)
+            self.recent.front().filter(|(_, answered)| answered.after(margin) <= sent)
         {
             self.armed_at = self.armed_at.max(reported);
             self.recent.pop_front();
         }
-        let next = self.recent.back().map(|(last, _)| last.after(half_tick / RECORDED_PER_HALF_TICK));
+        let next = self.recent.back().map(|(last, _)| last.after(margin / RECORDED_PER_MARGIN));
         if next.is_none_or(|next| sent >= next) {
             self.recent.push_back((sent, now));
         }
@@ -67,12 +71,13 @@ impl LivenessRecord {
 }
 
 impl Liveness {
-    /// For a session requested at `asked_at`: its lease started at the leader after that. A tick that is not configured
-    /// is taken for half the ttl: a server grants no session of less than two ticks.
+    /// For a session requested at `asked_at`: its lease started at the leader after that. Without a configured tick the
+    /// margin is a quarter of the ttl, which is three quarters of a tick if the ttl has three ticks.
     pub(crate) fn new(clock: Clock, ttl: Duration, tick: Option<Duration>, asked_at: BootInstant) -> Self {
         let record = Mutex::new(LivenessRecord::new(asked_at));
-        let tick = tick.unwrap_or(ttl / 2);
-        Self { clock, ttl, half_tick: tick / 2, record }
+        let (part, of) = MARGIN_PER_TICK;
+        let margin = tick.map_or(ttl / 4, |tick| tick / of * part);
+        Self { clock, ttl, margin, record }
     }
 
     /// Returns the current time; read it before sending a request.
@@ -82,7 +87,7 @@ impl Liveness {
 
     /// Records that a request sent at `sent` passed through the leader.
     pub(crate) fn answered(&self, sent: BootInstant) {
-        self.lock().answered(sent, self.now(), self.half_tick);
+        self.lock().answered(sent, self.now(), self.margin);
     }
 
     /// Returns a time not later than the start of the current lease.
@@ -115,16 +120,16 @@ mod tests {
         BootInstant::from_start(Duration::from_millis(ms))
     }
 
-    const HALF_TICK: Duration = Duration::from_millis(1000);
+    const MARGIN: Duration = Duration::from_millis(1000);
 
     /// Records a request, and returns the start of the lease that is known then.
     fn answered(record: &mut LivenessRecord, sent: u64, now: u64) -> BootInstant {
-        record.answered(at(sent), at(now), HALF_TICK);
+        record.answered(at(sent), at(now), MARGIN);
         record.armed_at
     }
 
     #[test]
-    fn lease_counts_from_the_latest_request_answered_half_a_tick_before() {
+    fn lease_counts_from_the_latest_request_answered_a_margin_before() {
         let mut record = LivenessRecord::new(at(10_000));
         assert_eq!(answered(&mut record, 10_100, 10_120), at(10_000));
         // The last report may be from 10,119.
@@ -147,8 +152,9 @@ mod tests {
     #[test]
     fn answer_is_known_when_it_arrives_and_not_when_its_request_was_sent() {
         let clock = SetClock::default();
-        let liveness = Liveness::new(Clock::new(clock.clone()), 8 * HALF_TICK, Some(2 * HALF_TICK), at(0));
-        for (sent, answered, armed_at) in [(10_000, 10_900, 0), (11_800, 11_800, 0), (11_900, 11_900, 10_000)]
+        let tick = Some(Duration::from_secs(2));
+        let liveness = Liveness::new(Clock::new(clock.clone()), Duration::from_secs(8), tick, at(0));
+        for (sent, answered, armed_at) in [(10_000, 10_900, 0), (12_300, 12_300, 0), (12_400, 12_400, 10_000)]
         {
             clock.0.store(answered, SeqCst);
             liveness.answered(at(sent));
@@ -157,10 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn unknown_tick_is_the_longest_that_the_session_allows() {
-        let half_tick = |tick| Liveness::new(Clock::boot(), 8 * HALF_TICK, tick, at(0)).half_tick;
-        assert_eq!(half_tick(None), 2 * HALF_TICK);
-        assert_eq!(half_tick(Some(2 * HALF_TICK)), HALF_TICK);
+    fn margin_is_longer_than_half_a_tick() {
+        let margin = |tick| Liveness::new(Clock::boot(), Duration::from_secs(8), tick, at(0)).margin;
+        assert_eq!(margin(None), Duration::from_secs(2));
+        assert_eq!(margin(Some(Duration::from_secs(2))), Duration::from_millis(1500));
     }
 
     #[test]
@@ -188,22 +194,20 @@ mod tests {
         let mut record = LivenessRecord::new(at(0));
         for sent in 0..100_000 {
             let armed_at = answered(&mut record, sent, sent);
-            assert!(
-                at(sent).since(armed_at) <= HALF_TICK + HALF_TICK / RECORDED_PER_HALF_TICK + HALF_TICK / 500
-            );
+            assert!(at(sent).since(armed_at) <= MARGIN + MARGIN / RECORDED_PER_MARGIN + MARGIN / 500);
             assert!(record.recent.len() <= 17 + 1);
         }
     }
 
     #[test]
     fn heartbeats_keep_the_lease_above_half_a_ttl_with_an_unknown_tick() {
-        let (ttl, mut record) = (4 * HALF_TICK, LivenessRecord::new(at(0)));
+        let (ttl, mut record) = (4 * MARGIN, LivenessRecord::new(at(0)));
         let interval = ttl / crate::heartbeat::HEARTBEATS_PER_TTL;
         let mut before = at(0);
         for heartbeat in 0..100 {
             let (sent, late) = (at(0).after(interval * heartbeat), interval / 2 * (heartbeat % 2));
             assert!(sent.after(late).since(before) < ttl / 2, "{heartbeat}");
-            record.answered(sent, sent.after(late), HALF_TICK);
+            record.answered(sent, sent.after(late), MARGIN);
             before = record.armed_at;
         }
     }
