@@ -104,15 +104,16 @@ async fn attempt_gives_up_when_its_last_caller_leaves() {
 /// The runtime of the test finds what stays in the table of owners.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn attempt_granted_after_its_caller_left_is_forgotten() {
-    let server = MemoryServer::new();
-    let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
-    server.hold_requests();
+    let backend = Scripted::new(Lifetime::Hold);
+    let script = &backend.script;
+    let lock = backend.client().await.lock(NAME).unwrap().reentrant(&Owner::new());
+    script.late.store(true, Ordering::SeqCst);
     let acquiring = tokio::spawn(async move { lock.acquire().await });
     settle().await;
     acquiring.abort();
     settle().await;
-    server.deliver_requests();
-    eventually(TTL, "the late grant is released", || server.is_empty() && server.requests() > 1).await;
+    script.grants.notify_one();
+    eventually(TTL, "released", || script.releases.load(Ordering::SeqCst) == 1).await;
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
