@@ -191,6 +191,22 @@ async fn late_session_whose_renewal_is_not_answered_is_given_up_after_an_interva
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn claims_that_give_up_without_a_session_leave_no_task() {
+    let backend = Scripted::new(Lifetime::Session);
+    let client = backend.client().await;
+    backend.script.open_hangs.store(true, Ordering::SeqCst);
+    backend.script.lose_session.notify_one();
+    eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let (lock, before) = (client.lock(NAME).unwrap(), tasks());
+    for _ in 0..10 {
+        timeout(Duration::from_millis(1), lock.acquire()).await.unwrap_err();
+    }
+    settle().await;
+    assert!(tasks() <= before, "{} tasks are left", tasks() - before);
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn close_does_not_wait_for_the_renewal_of_a_late_session() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
