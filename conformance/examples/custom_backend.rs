@@ -16,7 +16,6 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use lockkit_conformance::{AnyBackend, Plain};
 use lockkit_core::{
     Clock, Error, ErrorKind, FencingToken, LockName, Result,
@@ -60,14 +59,17 @@ struct Key {
 
 static KEYS: Mutex<Keys> = Mutex::new(Keys { by_name: BTreeMap::new(), last_token: 0 });
 
-/// Serves one request per connection: a line in, the token of the hold or 0 out.
+/// Serves requests: a line in, the token of the hold or 0 out.
 async fn serve(listener: TcpListener) -> std::io::Result<()> {
     loop {
         let (mut stream, _) = listener.accept().await?;
         tokio::spawn(async move {
-            let mut line = String::new();
-            BufReader::new(&mut stream).read_line(&mut line).await?;
-            stream.write_u64(carry_out(&line).unwrap_or(0)).await
+            let (requests, mut replies) = stream.split();
+            let mut lines = BufReader::new(requests).lines();
+            while let Some(line) = lines.next_line().await? {
+                replies.write_u64(carry_out(&line).unwrap_or(0)).await?;
+            }
+            std::io::Result::Ok(())
         });
     }
 }
@@ -75,7 +77,7 @@ async fn serve(listener: TcpListener) -> std::io::Result<()> {
 /// Carries out `take KEY HOLDER TTL_MS`, `keep KEY HOLDER TTL_MS` or `free HOLDER_PREFIX`. The space before the end of
 /// the line shows that the request is complete.
 fn carry_out(line: &str) -> Option<u64> {
-    let words: Vec<&str> = line.strip_suffix(" \n")?.split(' ').collect();
+    let words: Vec<&str> = line.strip_suffix(' ')?.split(' ').collect();
     let (mut keys, now) = (KEYS.lock().ok()?, Instant::now());
     keys.by_name.retain(|_, key| key.ends_at > now);
     match *words {
@@ -128,7 +130,7 @@ impl Backend for ToyBackend {
             closed: CancellationToken::new(),
         };
         // Fails when the server cannot be reached.
-        session.request("hello".to_owned()).await?;
+        session.request("hello \n".to_owned()).await?;
         Ok(Arc::new(session))
     }
 }
@@ -143,26 +145,34 @@ struct ToySession {
 }
 
 impl ToySession {
-    async fn request(&self, line: String) -> Result<u64> {
+    /// Sends requests over one connection; returns the reply to each.
+    async fn requests(&self, lines: &[String]) -> Result<Vec<u64>> {
         let exchange = async {
             let mut stream = TcpStream::connect(self.server).await?;
-            stream.write_all(format!("{line} \n").as_bytes()).await?;
-            stream.read_u64().await
+            stream.write_all(lines.concat().as_bytes()).await?;
+            let mut replies = Vec::new();
+            for _ in lines {
+                replies.push(stream.read_u64().await?);
+            }
+            std::io::Result::Ok(replies)
         };
         match timeout(REQUEST_MAX, exchange).await {
-            Ok(Ok(token)) => Ok(token),
+            Ok(Ok(replies)) => Ok(replies),
             _ => Err(Error::new(ErrorKind::Unavailable, "ask the key server")),
         }
     }
 
-    /// Takes or keeps the lock. The holder is the claim, so that a repeated request finds its own hold.
-    async fn hold(&self, verb: &str, name: &LockName, claim: ClaimId) -> Result<u64> {
-        let (key, holder, ttl_ms) = (name.encode(255), format!("{}.{claim}", self.id), self.ttl.as_millis());
-        self.request(format!("{verb} {key} {holder} {ttl_ms}")).await
+    async fn request(&self, line: String) -> Result<u64> {
+        Ok(self.requests(&[line]).await?.iter().sum())
+    }
+
+    /// The request that takes or keeps the lock. The holder is the claim, so that a repeated one finds its own hold.
+    fn hold(&self, verb: &str, name: &LockName, claim: ClaimId) -> String {
+        format!("{verb} {} {}.{claim} {} \n", name.encode(255), self.id, self.ttl.as_millis())
     }
 
     async fn free(&self, claim: ClaimId) -> Result<()> {
-        self.request(format!("free {}.{claim}", self.id)).await.map(drop)
+        self.request(format!("free {}.{claim} \n", self.id)).await.map(drop)
     }
 }
 
@@ -176,7 +186,7 @@ impl Session for ToySession {
         loop {
             // Read before the request is sent: the lifetime must never be overstated.
             let armed_at = self.clock.now();
-            let reply = self.hold("take", claim.name(), claim.id()).await;
+            let reply = self.request(self.hold("take", claim.name(), claim.id())).await;
             match reply {
                 Ok(0) => claim.note_contended(),
                 Ok(token) if !self.closed.is_cancelled() => {
@@ -197,16 +207,16 @@ impl Session for ToySession {
 
     async fn renew(&self, held: &[Grant]) -> Renewals {
         let armed_at = self.clock.now();
-        let renewed = held.iter().map(async |grant| {
-            let renewal = match self.hold("keep", grant.name(), grant.claim()).await {
-                Ok(0) => Renewal::Gone,
-                Ok(_) => Renewal::Renewed { armed_at },
-                Err(error) => Renewal::Unknown(error),
-            };
-            (grant.claim(), renewal)
-        });
+        let lines: Vec<_> = held.iter().map(|grant| self.hold("keep", grant.name(), grant.claim())).collect();
         // All at once: one after another, many holds would take longer than their ttl.
-        Renewals::new(Renewal::Renewed { armed_at }, join_all(renewed).await)
+        let kept = self.requests(&lines).await;
+        let renewal = |number: usize| match &kept {
+            Ok(tokens) if tokens.get(number) == Some(&0) => Renewal::Gone,
+            Ok(_) => Renewal::Renewed { armed_at },
+            Err(error) => Renewal::Unknown(error.clone()),
+        };
+        let holds = held.iter().enumerate().map(|(number, grant)| (grant.claim(), renewal(number)));
+        Renewals::new(Renewal::Renewed { armed_at }, holds.collect())
     }
 
     async fn release(&self, grant: &Grant) -> Result<()> {
@@ -220,6 +230,6 @@ impl Session for ToySession {
 
     async fn close(&self) -> Result<()> {
         self.closed.cancel();
-        self.request(format!("free {}", self.id)).await.map(drop)
+        self.request(format!("free {} \n", self.id)).await.map(drop)
     }
 }

@@ -52,7 +52,7 @@ fn lock_not_acquired_in_time_is_75_and_names_its_holder() {
     );
     let host = rustix::system::uname().nodename().to_str().unwrap().to_owned();
     // Waiters are said to wait after a second.
-    for timeout in ["0s", "200ms"] {
+    for timeout in ["0s", "900ms"] {
         let late = done(home.run(&["--timeout", timeout, "a"], "echo ran"));
         assert_eq!((late.status, &*late.stdout), (75, ""));
         let message = late.message();

@@ -7,7 +7,7 @@ use crate::scripted::Scripted;
 use lockkit_core::{
     Clock, ErrorKind, LockClient, Status, backend::Lifetime, lease::validity, limits::CLOSE_ANSWER_MAX,
 };
-use tokio::time::{Instant, advance, sleep};
+use tokio::time::{Instant, advance, sleep, timeout};
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn session_of_a_dead_hold_is_closed() {
