@@ -18,7 +18,7 @@ fn every_row_is_measured_and_reported() {
     let program = env!("CARGO_BIN_EXE_lockkit-bench");
     let backends = ROWS.map(|(backend, _)| backend);
     let output = Command::new(program)
-        .args(["--quick", "--seconds", "0.1", "--workload", "W1", "W3", "W5", "--backend"])
+        .args(["--quick", "--seconds", "0.3", "--workload", "W1", "W3", "W5", "--backend"])
         .args(backends)
         .arg("--folder")
         .arg(folder.path())
