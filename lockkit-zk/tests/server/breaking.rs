@@ -5,6 +5,7 @@ use std::sync::Arc;
 use lockkit_core::{
     ErrorKind, FencingToken, LockClient, LockName, Result,
     backend::{Backend, Contender, Grant, Renewal, Session},
+    limits::TTL_DEFAULT,
 };
 use lockkit_testbed::{Proxy, ZooKeeper};
 use tokio::task::{JoinHandle, JoinSet};
@@ -12,8 +13,8 @@ use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Permission};
 
 use crate::common::{
     BEFORE_A_RECHECK, LONG, acquire, backend, bounded, contend, enqueued, fresh_name, heartbeat, inspect,
-    is_renewed, node, patient_url, plain, queue, release, session, session_at, shared, sooner_than, until,
-    url_through,
+    is_renewed, node, own_server, patient_url, plain, queue, release, session, session_at, shared,
+    sooner_than, until, url_through,
 };
 
 const QUEUES: [&str; 2] = ["curator", "bare"];
@@ -271,16 +272,20 @@ async fn lock_that_is_one_node_is_not_broken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn break_without_permission_is_denied_and_changes_nothing() {
-    let (server, name) = (shared(), fresh_name());
+    let (server, name) = (own_server(), fresh_name());
     let acl = [Acl::new(Permission::CREATE | Permission::READ, AuthId::anyone())];
     let options = CreateMode::Persistent.with_acls(Acls::new(&acl));
-    let client = plain(server).await;
+    let client = plain(&server).await;
     client.mkdir("/lockkit", &CreateMode::Container.with_acls(Acls::anyone_all())).await.unwrap();
     client.create(&node(&name), b"", &options).await.unwrap();
-    let session = session(server, LONG).await;
+    let session = session(&server, LONG).await;
     let held = acquire(&session, &name).await;
-    let found = holder(server, &name).await;
+    let found = holder(&server, &name).await;
+    let before = server.sessions().unwrap();
     let error = break_lock(&server.url(), &name, &found).await.unwrap_err();
+    // Not only after its ttl.
+    let closed = until("its session is closed", async || server.sessions().unwrap() == before);
+    tokio::time::timeout(TTL_DEFAULT / 2, closed).await.unwrap();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::Denied, Some(&name)), "{error}");
     assert!(!is_lost(&session, &held).await);
 }
