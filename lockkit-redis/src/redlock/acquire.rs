@@ -162,7 +162,7 @@ mod tests {
     };
     use crate::{
         keys::{Layout, Names},
-        topology::{Address, Connector, Dialer, Login, Password, Topology},
+        topology::{Address, Connector, Dialer, Listener, Login, Password, Topology},
     };
 
     /// The time of a test; records when it was read.
@@ -230,6 +230,24 @@ mod tests {
         let claim = Claim::new(LockName::new("x").unwrap(), true, metadata, &control);
         let end = tokio::time::timeout(Duration::from_secs(600), session.acquire_claim(&claim)).await;
         assert_eq!(end.expect("it waits").unwrap_err().kind(), ErrorKind::InvalidConfig);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiter_that_fails_unsubscribes() {
+        let clock = RecordingClock { start: Instant::now(), readings: Arc::default() };
+        let (session, control) = (session_without_nodes(clock, Login::default()), ClaimControl::new());
+        let metadata = Metadata::of_this_process(None);
+        let claim = Claim::new(LockName::new("x").unwrap(), true, metadata, &control);
+        let channels = || session.context.nodes.hints.channels().len();
+        let before = channels();
+        let close = async {
+            sleep(RETRY_PAUSE_MAX).await;
+            assert_eq!(channels(), before + 2, "the waiter has subscribed");
+            session.closed.cancel();
+        };
+        let (end, ()) = tokio::join!(session.acquire_claim(&claim), close);
+        assert!(end.is_err(), "{end:?}");
+        assert_eq!(channels(), before);
     }
 
     #[test]

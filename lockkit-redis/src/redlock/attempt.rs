@@ -205,15 +205,43 @@ fn wall_clock_us() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
     use lockkit_conformance::direct::{HANG, until};
 
     use super::*;
     use crate::{
-        redlock::hints::Hints,
+        reconnect::OpenConnection,
+        redlock::{hints::Hints, request::NODE},
         registry::tests::keys,
         tests::scripted::{Answer, ScriptedServer, greeting},
         topology::{Connector, Dialer, Login, Topology},
     };
+
+    /// Connects to one node.
+    async fn node_at(server: ScriptedServer) -> (Nodes, OpenConnection) {
+        let connector = Connector {
+            topology: Topology::Single(server.address),
+            dialer: Dialer { login: Login::default(), tls: None, timeout: HANG },
+            sentinel_login: Login::default(),
+            cluster_retries: 0,
+        };
+        let nodes = Nodes::connect(&connector, HANG, Hints::default());
+        let open = nodes.get(0).unwrap().connection(Instant::now() + HANG).await.unwrap();
+        (nodes, open)
+    }
+
+    /// An ask that does not wait for long.
+    fn impatient_ask() -> Arc<AskTask> {
+        let attempt = Attempt { id: ClaimId::random(), keys: Arc::new(keys()) };
+        Arc::new(AskTask {
+            ask: RequestBuilder { ttl_ms: 1000, keep_ms: 1000 }.ask(&attempt, 1, "{}"),
+            attempt,
+            limit: Duration::from_millis(100),
+            lifetime: HANG,
+            sent: Arc::default(),
+        })
+    }
 
     #[tokio::test]
     async fn late_replies_of_a_silent_node_are_awaited_up_to_a_limit() {
@@ -223,27 +251,45 @@ mod tests {
                 _ => greeting(words),
             }
         });
-        let connector = Connector {
-            topology: Topology::Single(server.await.address),
-            dialer: Dialer { login: Login::default(), tls: None, timeout: HANG },
-            sentinel_login: Login::default(),
-            cluster_retries: 0,
-        };
-        let nodes = Nodes::connect(&connector, HANG, Hints::default());
-        let node = nodes.get(0).unwrap();
-        node.connection(Instant::now() + HANG).await.unwrap();
-        let attempt = Attempt { id: ClaimId::random(), keys: Arc::new(keys()) };
-        let task = Arc::new(AskTask {
-            ask: RequestBuilder { ttl_ms: 1000, keep_ms: 1000 }.ask(&attempt, 1, "{}"),
-            attempt,
-            limit: Duration::from_millis(100),
-            lifetime: HANG,
-            sent: Arc::default(),
-        });
+        let (nodes, _) = node_at(server.await).await;
+        let (node, task) = (nodes.get(0).unwrap(), impatient_ask());
         for _ in 0..LATE_ASKS_MAX + 50 {
             nodes.at_all(|number, node, reply| Arc::clone(&task).run(number, node, reply)).in_background();
         }
         until("the others have ended", async || Arc::strong_count(&task) == LATE_ASKS_MAX + 1).await;
         assert_eq!(node.late_asks.available_permits(), 0);
+    }
+
+    /// The node may have executed the ask after the clean-up of its attempt.
+    #[tokio::test]
+    async fn late_ask_is_cleaned_up_although_its_reply_never_comes() {
+        const UNKNOWN_NODE: &str = "*4\r\n$0\r\n\r\n:0\r\n$0\r\n\r\n:0\r\n";
+        let (asks, clean_ups) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let counts = (Arc::clone(&asks), Arc::clone(&clean_ups));
+        let server = ScriptedServer::start(|_| {
+            move |connection, words: &[String]| match &*words[0] {
+                "EVALSHA" if words[3] == NODE => Answer::Text(UNKNOWN_NODE.to_owned()),
+                "EVALSHA" if connection == 0 => {
+                    counts.0.fetch_add(1, SeqCst);
+                    Answer::Nothing
+                }
+                "EVALSHA" => {
+                    counts.1.fetch_add(1, SeqCst);
+                    Answer::Text(":1\r\n".to_owned())
+                }
+                "QUIT" => Answer::EndOfConnection,
+                _ => greeting(words),
+            }
+        });
+        let (nodes, mut first) = node_at(server.await).await;
+        let (node, task) = (nodes.get(0).unwrap(), impatient_ask());
+        nodes.at_all(|number, node, reply| Arc::clone(&task).run(number, node, reply)).in_background();
+        until("the attempt continues without the node that was asked", async || {
+            asks.load(SeqCst) == 1 && node.late_asks.available_permits() < LATE_ASKS_MAX
+        })
+        .await;
+        task.sent.end();
+        first.connection.query(&redis::cmd("QUIT")).await.unwrap_err();
+        until("the node was asked to remove the key", async || clean_ups.load(SeqCst) == 1).await;
     }
 }

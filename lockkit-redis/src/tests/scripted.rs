@@ -92,6 +92,23 @@ pub(crate) fn greeting(words: &[String]) -> Answer {
     })
 }
 
+/// Starts a Sentinel that names this master, in the answers to its two questions.
+pub(crate) async fn scripted_sentinel(epoch: u64, host: &'static str, port: u16) -> Address {
+    let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+    let server = ScriptedServer::start(|_| {
+        move |_, words: &[String]| match words.get(1).map(String::as_str) {
+            Some("MASTER") => {
+                Answer::Text(format!("%1\r\n{}{}", bulk("config-epoch"), bulk(&epoch.to_string())))
+            }
+            Some("GET-MASTER-ADDR-BY-NAME") => {
+                Answer::Text(format!("*2\r\n{}{}", bulk(host), bulk(&port.to_string())))
+            }
+            _ => greeting(words),
+        }
+    });
+    server.await.address
+}
+
 async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, connection: usize, script: Script) {
     let mut stream = BufReader::new(stream);
     while let Some(words) = request(&mut stream).await {

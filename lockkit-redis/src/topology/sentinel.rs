@@ -260,13 +260,14 @@ fn login_refused(fault: RequestError) -> RequestError {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::future::join_all;
     use lockkit_conformance::direct::{HANG, until};
     use lockkit_core::limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
     use lockkit_testbed::{Redis, RedisSentinels};
     use tokio::time::Instant;
 
     use super::*;
-    use crate::topology::Login;
+    use crate::{tests::scripted::scripted_sentinel, topology::Login};
 
     /// Longer than the test: no Sentinel is asked at intervals.
     const NEVER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -349,15 +350,28 @@ mod tests {
         Master { epoch, address: Address::Tcp("h".to_owned(), port) }
     }
 
+    fn listener(addresses: Vec<Address>) -> SentinelListener {
+        SentinelListener {
+            sentinels: Sentinels { addresses, master: String::new() },
+            dialer: Dialer { login: Login::default(), tls: None, timeout: 2 * HANG },
+            address: master(0, 9).address,
+            current: master(5, 1),
+        }
+    }
+
+    #[tokio::test]
+    async fn master_of_the_same_epoch_replaces_another_if_most_sentinels_name_it() {
+        for (ports, is_replaced) in [([1, 2, 2], true), ([1, 1, 2], false)] {
+            let sentinels = ports.map(|port| scripted_sentinel(5, "h", port));
+            let listener = listener(join_all(sentinels).await);
+            assert_eq!(listener.is_replaced_by(&master(5, 2)).await, is_replaced, "{ports:?}");
+        }
+    }
+
     /// A Sentinel that was cut off names the master of its time.
     #[tokio::test]
     async fn only_a_later_epoch_replaces_a_master() {
-        let listener = SentinelListener {
-            sentinels: Sentinels { addresses: Vec::new(), master: String::new() },
-            dialer: Dialer { login: Login::default(), tls: None, timeout: NEVER },
-            address: master(0, 9).address,
-            current: master(5, 1),
-        };
+        let listener = listener(Vec::new());
         for (epoch, port, is_replaced) in [(4, 2, false), (5, 1, false), (6, 1, false), (6, 2, true)] {
             assert_eq!(listener.is_replaced_by(&master(epoch, port)).await, is_replaced, "{epoch} {port}");
         }

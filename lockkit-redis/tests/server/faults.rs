@@ -9,8 +9,8 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Flow, Proxy, Redis, ServerClock};
 
 use crate::common::{
-    LONG, SHORT, acquire, assert_rising, bounded, enqueued, fresh_name, granted, is_gave_up, only_renewal,
-    release, scripts, session, session_at, side, start, try_acquire, until,
+    HANG, LONG, SHORT, acquire, assert_rising, bounded, enqueued, fresh_name, granted, is_gave_up,
+    only_renewal, release, scripts, session, session_at, side, start, try_acquire, until,
 };
 
 fn url_through(proxy: &Proxy) -> String {
@@ -244,6 +244,20 @@ async fn heartbeat_to_a_frozen_server_ends_before_the_next_one() {
         tokio::time::timeout(Duration::from_secs(2) / 3, session.renew(std::slice::from_ref(&grant))).await;
     redis.resume().unwrap();
     assert!(matches!(only_renewal(heartbeat.unwrap()), Renewal::Unknown(_)));
+}
+
+/// Its end may not depend on the time limit of other requests.
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeat_of_waiters_to_a_frozen_server_has_the_time_limit_of_heartbeats() {
+    let redis = Redis::start().unwrap();
+    let (holder, name) = (session(&redis, LONG).await, fresh_name());
+    acquire(&holder, &name).await;
+    let waiting = session_at(&format!("{}/?request_timeout=60s", redis.url()), Duration::from_secs(6)).await;
+    let _waiter = enqueued(&waiting, &name).await;
+    redis.pause().unwrap();
+    let heartbeat = tokio::time::timeout(HANG, waiting.renew(&[])).await;
+    redis.resume().unwrap();
+    assert!(matches!(heartbeat.unwrap().session, Renewal::Unknown(_)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

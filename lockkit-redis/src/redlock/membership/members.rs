@@ -218,6 +218,15 @@ mod tests {
     }
 
     #[test]
+    fn node_known_at_a_later_address_does_not_count_at_an_earlier_one() {
+        let members = members(["a:1", "b:1", "c:1"]);
+        members.admit(2, &node_state(&identity(1))).unwrap();
+        let fault = members.admit(0, &node_state(&identity(1))).unwrap_err();
+        assert!(fault.message().contains("the same node as c:1"), "{fault:?}");
+        assert_eq!(members.marker(0).as_deref(), None);
+    }
+
+    #[test]
     fn exchange_of_addresses_is_noticed_and_changes_no_marker() {
         let members = members(["a:1", "b:1", "c:1"]);
         for number in 0..3 {
