@@ -106,7 +106,8 @@ async fn attempt_gives_up_when_its_last_caller_leaves() {
 async fn attempt_granted_after_its_caller_left_is_forgotten() {
     let backend = Scripted::new(Lifetime::Hold);
     let script = &backend.script;
-    let lock = backend.client().await.lock(NAME).unwrap().reentrant(&Owner::new());
+    let client = backend.client().await;
+    let lock = client.lock(NAME).unwrap().reentrant(&Owner::new());
     script.late.store(true, Ordering::SeqCst);
     let acquiring = tokio::spawn(async move { lock.acquire().await });
     settle().await;
