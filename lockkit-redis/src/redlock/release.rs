@@ -200,6 +200,10 @@ pub(super) async fn clean_up_late(node: &Node, limit: Duration, request: Request
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use lockkit_conformance::direct::until;
+
     use super::{
         super::{config::RedlockConfig, hints::Hints},
         *,
@@ -207,6 +211,7 @@ mod tests {
     use crate::{
         RedisConfig,
         redlock::wire::look,
+        tests::scripted::{Answer, ScriptedServer, greeting},
         topology::{Address, Connector, Dialer, Login, Password, Topology},
     };
 
@@ -219,17 +224,28 @@ mod tests {
         RedlockConfig::new(unreachable).unwrap().connect(Duration::from_secs(1))
     }
 
+    fn nodes_at(topology: Topology, login: Login) -> Nodes {
+        let dialer = Dialer { login, tls: None, timeout: LIFETIME };
+        let connector = Connector { topology, dialer, sentinel_login: Login::default(), cluster_retries: 0 };
+        Nodes::connect(&connector, LIFETIME, Hints::default())
+    }
+
+    /// What was sent for an attempt that may have keys at all nodes.
+    fn touched(nodes: &Nodes) -> Arc<SentRequests> {
+        let sent = Arc::new(SentRequests::default());
+        (0..nodes.count()).for_each(|node| {
+            sent.mark_touched(node);
+            drop(sent.settle_on_drop(node));
+        });
+        sent
+    }
+
     /// Removes `count` attempts that may have keys at all nodes. Returns how many tasks continue to retry.
     async fn retry_tasks(nodes: &Nodes, retries: RetryPolicy, count: usize) -> usize {
         let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
         let before = alive();
         for _ in 0..count {
-            let sent = Arc::new(SentRequests::default());
-            (0..nodes.count()).for_each(|node| {
-                sent.mark_touched(node);
-                drop(sent.settle_on_drop(node));
-            });
-            let removal = Removal::begin(nodes, look(), &sent, retries, LIFETIME);
+            let removal = Removal::begin(nodes, look(), &touched(nodes), retries, LIFETIME);
             removal.confirmed().await.unwrap_err();
         }
         // A task ends a moment after it has reported its progress.
@@ -252,14 +268,24 @@ mod tests {
     async fn refused_removal_is_not_retried() {
         let addresses = (0..3).map(|node| Address::Unix(format!("/nonexistent/{node}").into())).collect();
         let login = Login { password: Some(Password::File("/nonexistent".into())), ..Login::default() };
-        let connector = Connector {
-            topology: Topology::Replicas(addresses),
-            dialer: Dialer { login, tls: None, timeout: LIFETIME },
-            sentinel_login: Login::default(),
-            cluster_retries: 0,
-        };
-        let nodes = Nodes::connect(&connector, LIFETIME, Hints::default());
+        let nodes = nodes_at(Topology::Replicas(addresses), login);
         assert_eq!(retry_tasks(&nodes, RetryPolicy::Always, 10).await, 0);
+    }
+
+    /// A caller that waits again would get the earlier error for ever.
+    #[tokio::test]
+    async fn removal_is_confirmed_when_it_is_repeated() {
+        let tries = AtomicUsize::new(0);
+        let server = ScriptedServer::start(|_| {
+            move |_, words: &[String]| match &*words[0] {
+                "EVALSHA" if tries.fetch_add(1, SeqCst) == 0 => Answer::Text("-BUSY a script\r\n".to_owned()),
+                "EVALSHA" => Answer::Text(":1\r\n".to_owned()),
+                _ => greeting(words),
+            }
+        });
+        let nodes = nodes_at(Topology::Single(server.await.address), Login::default());
+        let removal = Removal::begin(&nodes, look(), &touched(&nodes), RetryPolicy::Always, LIFETIME);
+        until("it is confirmed", async || removal.confirmed().await.is_ok()).await;
     }
 
     #[tokio::test]
