@@ -200,6 +200,18 @@ async fn lock_that_may_be_held_is_not_without_a_leader() {
     assert_eq!(leader_of_majority(&observer).await, Some((grant.token().get(), 1)));
 }
 
+/// A request may take a quarter of the ttl: longer than [`HANG`].
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_leads_is_known_without_a_silent_node() {
+    let masters = Masters::start_with(3, "?max_ttl=4m").unwrap();
+    let url = format!("{}?request_timeout=60s&max_ttl=4m", masters.url());
+    let observer = backend(&url).unwrap().open_session(4 * LONG, Clock::boot()).await.unwrap();
+    masters.with(|nodes| nodes.node(2).pause()).await.unwrap();
+    let found = tokio::time::timeout(HANG, look(&observer)).await;
+    masters.with(|nodes| nodes.node(2).resume()).await.unwrap();
+    assert_eq!(found.expect("the others are enough").unwrap().map(|leader| leader.token), None);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn holder_of_another_program_is_no_leader() {
     let masters = Masters::start(3).unwrap();
