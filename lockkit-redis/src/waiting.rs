@@ -89,6 +89,15 @@ mod tests {
         assert!(!polled.precedes(Push { token: token(8), gaps: 1 }));
     }
 
+    /// A heartbeat finds it free: nothing else wakes its waiters.
+    #[tokio::test(start_paused = true)]
+    async fn lock_that_nobody_holds_has_ended() {
+        let sent = Sending { at: BootInstant::from_start(Duration::ZERO), gaps: 1 };
+        let ends =
+            |pttl| WaitExtension::queued(sent, Wait { pttl, last_token: FencingToken::new(7) }).lock_ends;
+        assert_eq!((ends(-2), ends(-1)), (Some(Instant::now()), None));
+    }
+
     /// A waiter that re-checks in the last millisecond of a lock finds it held.
     #[tokio::test(start_paused = true)]
     async fn lock_has_expired_behind_its_last_millisecond() {
