@@ -285,7 +285,7 @@ enum RequestOutcome {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-    use lockkit_conformance::direct::{bounded, fresh_name, is_gave_up, start, until};
+    use lockkit_conformance::direct::{LONG, bounded, fresh_name, is_gave_up, start, until};
     use lockkit_core::{
         Clock,
         backend::{Backend, BackendUrl},
@@ -337,6 +337,36 @@ mod tests {
         bounded(session.renew(&[])).await;
         assert_eq!(heartbeats.load(SeqCst), before);
         assert!(is_gave_up(&waiting.ends().await));
+    }
+
+    /// Its entry would stay in the queue for up to a ttl, and could be granted the lock.
+    #[tokio::test]
+    async fn withdrawal_that_was_not_executed_is_repeated() {
+        let (asks, releases) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let counted = (Arc::clone(&asks), Arc::clone(&releases));
+        let server = ScriptedServer::start(|_| {
+            move |_, words: &[String]| {
+                let is_release = words.get(1).is_some_and(|script| script == RELEASE.digest());
+                let count = if is_release { &counted.1 } else { &counted.0 };
+                let answer = match &*words[0] {
+                    "EVALSHA" => match (is_release, count.fetch_add(1, SeqCst)) {
+                        (true, 0) => "-BUSY Redis is busy running a script.\r\n",
+                        (true, _) => ":0\r\n",
+                        (false, _) => "*3\r\n$6\r\nqueued\r\n:60000\r\n:7\r\n",
+                    },
+                    _ => return greeting(words),
+                };
+                Answer::Text(answer.to_owned())
+            }
+        });
+        let url = format!("redis://{}/?request_timeout=60s", server.await.address);
+        let backend = RedisBackend::new(RedisConfig::from_url(BackendUrl::parse(&url).unwrap()).unwrap());
+        let session = backend.open_session(LONG, Clock::boot()).await.unwrap();
+        let waiting = start(&session, &fresh_name());
+        until("it has asked", async || asks.load(SeqCst) > 0).await;
+        waiting.control.give_up();
+        assert!(is_gave_up(&waiting.ends().await));
+        assert_eq!(releases.load(SeqCst), 2);
     }
 
     /// Claims that ask at the same moments find the lock held by one of them again and again.
