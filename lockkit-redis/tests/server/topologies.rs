@@ -6,7 +6,7 @@ use lockkit_core::{
     ErrorKind,
     backend::{Grant, Renewal, Session},
 };
-use lockkit_testbed::{Proxy, RedisReplicas};
+use lockkit_testbed::{Proxy, Redis, RedisReplicas};
 
 use crate::common::{
     LONG, acquire, assert_error, backend, enqueued, fresh_name, only_renewal, refusal_of, release,
@@ -108,6 +108,20 @@ async fn with_two_masters_no_session_opens() {
     nodes.promote(1).unwrap();
     let other = session_at(&format!("{}/{PATIENT}", nodes.url()), LONG).await;
     assert!(crate::common::is_gave_up(&try_acquire(&other, &name).await));
+}
+
+/// Without the right to INFO, their run ids are unknown: they may be one server, or share nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_masters_without_run_ids_are_two() {
+    let nodes = [Redis::start().unwrap(), Redis::start().unwrap()];
+    for node in &nodes {
+        node.cli(&["ACL", "SETUSER", "app", "on", ">right", "~*", "&*", "+@all", "-info"]).unwrap();
+    }
+    let [one, two] = nodes.each_ref().map(Redis::endpoint);
+    let error = refusal_of(backend(&format!("redis://app:right@{one},{two}/{PATIENT}"))).await;
+    for master in [&one, &two] {
+        assert_error(&error, ErrorKind::Unavailable, master);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
