@@ -30,7 +30,7 @@ use super::{
     release::{Removal, RetryPolicy, clean_up_late},
     request::Request,
     round::ReplySender,
-    sent::SentRequests,
+    sent_requests::SentRequests,
     votes::{AskOutcome, Vote, Votes},
     wire::{Attempt, ClaimReply, RequestBuilder, claim_reply},
 };

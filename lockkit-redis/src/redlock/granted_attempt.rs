@@ -10,7 +10,7 @@ use lockkit_core::{BootInstant, FencingToken, support::lock};
 use super::{
     attempt::SessionContext,
     release::{Removal, RetryPolicy},
-    sent::SentRequests,
+    sent_requests::SentRequests,
     wire::Attempt,
 };
 

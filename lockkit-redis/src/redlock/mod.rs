@@ -71,7 +71,7 @@ mod records;
 mod release;
 mod request;
 mod round;
-mod sent;
+mod sent_requests;
 mod session;
 mod votes;
 mod wire;

@@ -25,7 +25,7 @@ use super::{
     nodes::Nodes,
     request::Request,
     round::{ReplySender, STRAGGLER_WAIT},
-    sent::SentRequests,
+    sent_requests::SentRequests,
     votes::majority,
 };
 use crate::error::RequestError;

@@ -189,7 +189,7 @@ mod tests {
             config::RedlockConfig,
             hints::Hints,
             membership::Rejoiner,
-            sent::SentRequests,
+            sent_requests::SentRequests,
             wire::{Attempt, RequestBuilder},
         },
         *,
