@@ -101,3 +101,21 @@ async fn stream_that_is_not_confirmed_in_time_is_given_up() {
     changes.notified().await;
     assert!(since.elapsed() < super::REQUEST + Duration::from_secs(1), "{:?}", since.elapsed());
 }
+
+/// Nobody would hear of a change until the session's end.
+#[tokio::test(start_paused = true)]
+async fn login_of_a_stream_that_is_not_answered_is_given_up() {
+    let script = Script::default();
+    let (session, changes) = (queue_session(&script).await, Arc::default());
+    let mut unserved = vec!["Authenticate", "Watch"];
+    script.rule(move |call| match unserved.pop_if(|method| call.is(method)) {
+        Some("Watch") => Fate::Refused(Code::Unauthenticated, "etcdserver: invalid auth token"),
+        Some(_) => Fate::Lost,
+        None => Fate::Served,
+    });
+    script.take_calls();
+    let since = Instant::now();
+    let _watch = observe(&session, &changes);
+    bounded(changes.notified()).await;
+    assert_eq!((script.count("Authenticate"), since.elapsed()), (1, super::REQUEST));
+}
