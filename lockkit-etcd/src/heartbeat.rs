@@ -152,9 +152,24 @@ mod tests {
 
     use super::*;
     use crate::{
-        client::scripted::Script,
+        client::scripted::{Fate, Script},
         tests::{TTL, config, server},
     };
+
+    /// The read alone proves it.
+    #[tokio::test(start_paused = true)]
+    async fn deleted_key_is_a_loss_also_if_the_lease_is_not_renewed() {
+        let script = Script::default();
+        let opened = EtcdSession::open(server(&script, 1), config(1).layout(), TTL, Clock::tokio()).await;
+        let session: Arc<dyn Session> = Arc::new(opened.unwrap());
+        let held = acquire(&session, &fresh_name()).await;
+        script.mute_watches();
+        script.delete(&script.keys("lockkit/test")[0]);
+        script.rule(|call| if call.is("LeaseKeepAlive") { Fate::Lost } else { Fate::Served });
+        let renewals = session.renew(&[held]).await;
+        assert!(matches!(renewals.session, Renewal::Unknown(_)), "{renewals:?}");
+        assert!(matches!(renewals.holds[0].1, Renewal::Gone), "{renewals:?}");
+    }
 
     /// The list shows no create revisions, and a late copy may have created a deleted key again.
     #[tokio::test(start_paused = true)]
