@@ -280,6 +280,12 @@ mod tests {
             (Code::Unavailable, "etcdserver: not capable", (NotServing, Unavailable)),
             (Code::FailedPrecondition, "etcdserver: not capable", (NotServing, Unavailable)),
             (Code::Unavailable, "etcdserver: request timed out", (Unknown, Unavailable)),
+            (Code::Unavailable, "etcdserver: leader changed", (Unknown, Unavailable)),
+            (
+                Code::Unavailable,
+                "etcdserver: request timed out, possibly due to previous leader failure",
+                (Unknown, Unavailable),
+            ),
             (Code::Cancelled, "Timeout expired", (Unknown, Unavailable)),
             (Code::Unknown, "h2 protocol error: error reading a body", (Unknown, Unavailable)),
             (Code::ResourceExhausted, "etcdserver: too many requests", (Busy, Unavailable)),
