@@ -91,3 +91,32 @@ impl EtcdSession {
         Err(RequestError::busy("others keep changing the key of the lock"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use lockkit_conformance::direct::{acquire, fresh_name};
+    use lockkit_core::{Clock, backend::Session};
+
+    use super::*;
+    use crate::{
+        client::scripted::Script,
+        tests::{TTL, config, server},
+    };
+
+    /// It is that of another hold, whatever its value or lease is.
+    #[tokio::test(start_paused = true)]
+    async fn key_that_was_created_again_is_not_rewritten() {
+        let script = Script::default();
+        let opened = EtcdSession::open(server(&script, 1), config(1).layout(), TTL, Clock::tokio()).await;
+        let session = Arc::new(opened.unwrap());
+        let held = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
+        let entry = session.claims.get(held.claim()).unwrap();
+        for lease in [session.lease.id(), 0] {
+            script.delete(&entry.key);
+            script.put_leased(&entry.key, "another", lease);
+            assert!(!session.rewrite(&entry, &Rewrite::Lease(session.lease.id())).await.unwrap());
+        }
+    }
+}
