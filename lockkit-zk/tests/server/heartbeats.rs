@@ -257,6 +257,23 @@ async fn answers_to_writes_extend_the_lease() {
     }
 }
 
+/// The server grants ten minutes at most: the margin is a quarter of these, and the session ends with them.
+#[tokio::test(flavor = "multi_thread")]
+async fn shortened_session_lives_by_the_ttl_that_was_granted() {
+    let (asked, (clock, ahead)) = (Duration::from_secs(20 * 60), shifted_clock());
+    let session = backend(&shared().url()).open_session(asked, clock).await.unwrap();
+    let granted = session.ttl();
+    assert_eq!(granted, asked / 2);
+    let first = acquire(&session, &fresh_name()).await;
+    ahead.store(granted.as_secs() / 3, SeqCst);
+    heartbeat(&session, &[]).await;
+    assert!(is_renewed(&heartbeat(&session, &[]).await.session));
+    let next = acquire(&session, &fresh_name()).await;
+    assert!(next.armed_at() > first.armed_at(), "the margin is that of the ttl asked for");
+    ahead.store(granted.as_secs() * 3 / 2, SeqCst);
+    bounded(session.lost()).await;
+}
+
 /// What an earlier heartbeat has found proves nothing later.
 #[tokio::test(flavor = "multi_thread")]
 async fn result_of_a_heartbeat_is_reported_once() {
