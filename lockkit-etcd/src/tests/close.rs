@@ -114,3 +114,19 @@ async fn released_pin_that_was_moved_back_does_not_keep_the_lease_of_its_session
         assert_eq!(script.keys("").is_empty(), is_released);
     }
 }
+
+/// Whichever of the two leases the key has when it is left.
+#[tokio::test(start_paused = true)]
+async fn left_pin_whose_move_was_not_answered_outlives_the_session() {
+    let script = Script::default();
+    let session = session(&script).await;
+    let held = acquire(&session, &fresh_name()).await;
+    let pins = session.pins().unwrap();
+    assert!(pins.pin(&held, TTL / 2).await.unwrap());
+    script.rule(|call| if call.is("Txn") && call.puts() { Fate::Unanswered } else { Fate::Served });
+    session.renew(std::slice::from_ref(&held)).await;
+    script.serve();
+    pins.leave(&held).await.unwrap();
+    bounded(session.close()).await.unwrap();
+    assert_eq!(script.keys("lockkit/test").len(), 1);
+}
