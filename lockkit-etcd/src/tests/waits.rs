@@ -289,3 +289,22 @@ async fn try_whose_reply_was_lost_is_repeated_and_one_that_was_not_sent_is_not()
         assert_eq!(script.count("Txn"), 1, "{form:?}");
     }
 }
+
+/// The revision of its creation may be compacted already.
+#[tokio::test(start_paused = true)]
+async fn predecessor_is_watched_from_the_revision_after_the_read_that_found_it() {
+    let script = Script::default();
+    let (queue, name) = (super::queue_session(&script).await, fresh_name());
+    let session: std::sync::Arc<dyn Session> = queue.clone();
+    script.put(&foreign(&name), "");
+    let waiting = enqueued(&session, &name).await;
+    after_requests(&script, "Watch", 1).await;
+    let calls = script.take_calls();
+    let watched = calls
+        .iter()
+        .filter(|call| call.is("Watch"))
+        .find_map(|call| call.watched().filter(|(key, _)| key == foreign(&name).as_bytes()));
+    assert_eq!(watched.unwrap().1, queue.server.highest_revision() + 1);
+    waiting.control.give_up();
+    assert!(is_gave_up(&waiting.ends().await));
+}

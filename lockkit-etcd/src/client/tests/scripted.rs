@@ -65,6 +65,15 @@ impl Call {
         pb::TxnRequest::decode(&*self.message).unwrap().success.len()
     }
 
+    /// Returns the key of a new watch, and the revision from which on it is watched.
+    pub(crate) fn watched(&self) -> Option<(Vec<u8>, i64)> {
+        use pb::watch_request::RequestUnion::CreateRequest;
+        match pb::WatchRequest::decode(&*self.message).unwrap().request_union? {
+            CreateRequest(watch) => Some((watch.key, watch.start_revision)),
+            _ => None,
+        }
+    }
+
     /// Returns whether a transaction puts a key if its compares hold.
     pub(crate) fn puts(&self) -> bool {
         use pb::request_op::Request::RequestPut;
