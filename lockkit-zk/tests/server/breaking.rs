@@ -148,13 +148,22 @@ async fn deletion_under_way(
     name: &LockName,
     found: Contender,
 ) -> (Proxy, JoinHandle<Result<bool>>) {
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     // The check of the directory's version, after its mark: only the transaction contains it.
-    let check = format!("{}\0\0\0\u{1}", node(name));
-    proxy.hold_requests_from(&check);
+    break_until(server, name, found, &format!("{}\0\0\0\u{1}", node(name))).await
+}
+
+/// Starts to break a hold; the proxy holds the request with this text, and all later ones.
+async fn break_until(
+    server: &ZooKeeper,
+    name: &LockName,
+    found: Contender,
+    text: &str,
+) -> (Proxy, JoinHandle<Result<bool>>) {
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    proxy.hold_requests_from(text);
     let (through, name) = (patient_url(&proxy), name.clone());
     let breaking = tokio::spawn(async move { break_lock(&through, &name, &found).await });
-    until("the transaction is under way", async || proxy.holds(&check)).await;
+    until("the request is under way", async || proxy.holds(text)).await;
     (proxy, breaking)
 }
 
@@ -187,6 +196,23 @@ async fn hold_is_broken_although_its_directory_is_written_meanwhile() {
     server.write(&node(&name), b"").unwrap();
     proxy.pass();
     assert!(bounded(breaking).await.unwrap().unwrap());
+    assert!(is_lost(&session, &held).await);
+}
+
+/// The mark writes what was read before, which another program has replaced meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn mark_of_a_break_undoes_no_write_of_the_directory() {
+    let server = shared();
+    let (session, name) = (session_at(&url(server, "bare"), LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    server.write(&node(&name), b"of another program").unwrap();
+    let found = holder(server, &name).await;
+    let (proxy, breaking) = break_until(server, &name, found, "of another program").await;
+    server.write(&node(&name), b"newer").unwrap();
+    proxy.pass();
+    assert!(bounded(breaking).await.unwrap().unwrap());
+    let (data, _) = plain(server).await.get_data(&node(&name)).await.unwrap();
+    assert_eq!(data, b"newer");
     assert!(is_lost(&session, &held).await);
 }
 
