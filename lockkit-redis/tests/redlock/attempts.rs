@@ -13,7 +13,10 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Flow, Proxy};
 use tokio::time::Instant;
 
-use crate::redlock::{Masters, backend, encoded, raw, url_of};
+use crate::{
+    command,
+    redlock::{Masters, backend, encoded, raw, url_of},
+};
 
 fn name() -> LockName {
     LockName::new("x").unwrap()
@@ -42,16 +45,6 @@ async fn take(session: &Arc<dyn Session>) -> Grant {
 /// The key of the lock's token counter.
 fn counter() -> String {
     format!("lockkit:{{{}}}:fence", encoded(&name()))
-}
-
-/// Sends a command to one node, and returns its reply as text.
-async fn command(masters: &Masters, node: usize, words: &[&str]) -> String {
-    let words: Vec<String> = words.iter().map(ToString::to_string).collect();
-    let reply = masters.with(move |nodes| {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        Ok(nodes.node(node).cli(&words)?.text().to_owned())
-    });
-    reply.await.unwrap()
 }
 
 async fn get(masters: &Masters, node: usize, key: &str) -> String {

@@ -17,3 +17,13 @@ mod sets;
 mod setup;
 mod waiting;
 mod warnings;
+
+/// Sends a command to one node, and returns its reply as text.
+async fn command(masters: &redlock::Masters, node: usize, words: &[&str]) -> String {
+    let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+    let reply = masters.with(move |nodes| {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Ok(nodes.node(node).cli(&words)?.text().to_owned())
+    });
+    reply.await.unwrap()
+}

@@ -10,7 +10,10 @@ use lockkit_core::{
 
 use lockkit_redis::RedlockBackend;
 
-use crate::redlock::{Masters, backend, config, encoded};
+use crate::{
+    command,
+    redlock::{Masters, backend, config, encoded},
+};
 
 const NODES: usize = 3;
 
@@ -20,16 +23,6 @@ async fn set() -> (Masters, Arc<dyn Session>) {
     let url = format!("{}?request_timeout=10s", masters.url());
     let session = backend(&url).unwrap().open_session(LONG, Clock::boot()).await.unwrap();
     (masters, session)
-}
-
-/// Sends a command to one node, and returns its reply as text.
-async fn command(masters: &Masters, node: usize, words: &[&str]) -> String {
-    let words: Vec<String> = words.iter().map(ToString::to_string).collect();
-    let reply = masters.with(move |nodes| {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        Ok(nodes.node(node).cli(&words)?.text().to_owned())
-    });
-    reply.await.unwrap()
 }
 
 async fn until_nodes_with(masters: &Masters, name: &LockName, count: usize) {
