@@ -10,30 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{loss::LossReason, releases::Releases};
 use crate::{
-    BootInstant, Error, Result,
+    BootInstant,
     backend::Session,
     lease,
     sync::{Mutex, lock},
 };
-
-/// The session of a client, as its tasks see it.
-#[derive(Clone, Debug)]
-pub(super) enum CurrentSession {
-    /// Being opened; for the first session, with the error of the last attempt.
-    Opening(Option<Error>),
-    Open(Arc<ActiveSession>),
-    /// The first session could not be opened, which no further attempt would change.
-    Refused(Error),
-    /// Closed for good, with the result of `close`.
-    Closed(Result<()>),
-}
-
-impl CurrentSession {
-    /// Whether there will be no other session.
-    pub(super) fn is_final(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Closed(_))
-    }
-}
 
 /// An open session.
 #[derive(Debug)]

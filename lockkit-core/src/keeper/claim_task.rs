@@ -147,7 +147,7 @@ impl ClaimTask {
     /// That the client refuses new claims, or will have no session.
     async fn next_session(&self) -> Result<Option<Arc<ActiveSession>>> {
         let (keeper, control) = (self.keeper(), self.cleanup.attempt().control());
-        let not_open = || keeper.not_open("acquire").with_lock(&self.request.name);
+        let not_open = || keeper.current.not_open("acquire").with_lock(&self.request.name);
         if control.has_given_up() {
             return Ok(None);
         }
@@ -155,7 +155,7 @@ impl ClaimTask {
             return Err(not_open());
         }
         // Nearly always; nothing is subscribed to then.
-        if let Some(active) = keeper.open_session() {
+        if let Some(active) = keeper.current.get() {
             return Ok(Some(active));
         }
         // In a box of its own, as everything that is rare: the task stays small.
@@ -164,7 +164,7 @@ impl ClaimTask {
                 biased;
                 () = control.given_up() => Ok(None),
                 () = keeper.refusing.cancelled() => Err(not_open()),
-                active = keeper.active_session() => active.map(Some).ok_or_else(not_open),
+                active = keeper.current.opened() => active.map(Some).ok_or_else(not_open),
             }
         })
         .await
@@ -253,7 +253,7 @@ impl ClaimTask {
         let (key, armed_at) = (cleanup.key().cloned(), grant.armed_at());
         let ending = Ending::new(keeper, Arc::clone(&active), key, pinned_until, token, spans);
         let hold = Hold::new(grant, active.ttl(), request.max_hold, keeper.clock.clone());
-        keeper.add_hold(&hold);
+        keeper.holds.add(&hold);
         // A grant that arrives more than a heartbeat interval after its request could expire before the next heartbeat.
         let heartbeat = keeper.info.heartbeat.interval(active.ttl());
         if keeper.info.lifetime == Lifetime::Hold && keeper.clock.now().since(armed_at) > heartbeat {

@@ -93,6 +93,6 @@ impl Drop for HoldCleanup {
         if self.hold.outcome().is_none() {
             self.hold.finish(Err(closed("release").with_lock(self.hold.grant().name())));
         }
-        self.keeper.remove_hold(self.hold.grant().claim());
+        self.keeper.holds.remove(self.hold.grant().claim());
     }
 }

@@ -10,14 +10,9 @@ use std::sync::Arc;
 use tokio::{task::JoinHandle, time::Instant};
 use tracing::debug;
 
-use super::{
-    active_session::{ActiveSession, CurrentSession},
-    closed,
-    loss::LossReason,
-    session_task::SessionTask,
-};
+use super::{active_session::ActiveSession, loss::LossReason, session_task::SessionTask};
 use crate::{
-    BootInstant, Clock, Error, ErrorKind, Result, Status,
+    BootInstant, Clock, Error, ErrorKind, Result,
     backend::{Session, retry_pauses},
     limits::CLOSE_ANSWER_MAX,
 };
@@ -27,7 +22,7 @@ impl SessionTask {
     /// session.
     pub(super) async fn close_session(&self, active: &ActiveSession) -> Result<()> {
         let half = self.half_of_close();
-        self.keeper.lose_all(LossReason::ClientClosed);
+        self.keeper.holds.lose_all(LossReason::ClientClosed);
         // The end of the session completes the releases that are still pending then.
         self.wait_for_tasks(half).await;
         active.end(LossReason::ClientClosed);
@@ -65,7 +60,7 @@ impl SessionTask {
 
     /// Returns the time limit of a closing client: one limit for all sessions that are still to be ended.
     fn close_until(&self) -> Instant {
-        let bound = self.keeper.granted_ttl().min(self.keeper.ttl).min(CLOSE_ANSWER_MAX);
+        let bound = self.keeper.current.granted_ttl().min(self.keeper.ttl).min(CLOSE_ANSWER_MAX);
         *self.close_until.get_or_init(|| Instant::now() + bound)
     }
 
@@ -119,15 +114,9 @@ impl Drop for SessionTask {
             false => LossReason::RuntimeEnded,
         };
         keeper.begin_close();
-        keeper.lose_all(why);
-        // The status first: `close` returns as soon as the session is closed.
-        keeper.status.send_replace(Status::Closed);
-        let still_open = !keeper.current.borrow().is_final();
-        if still_open {
-            let last = keeper.current.send_replace(CurrentSession::Closed(Err(closed("keep the session"))));
-            if let CurrentSession::Open(active) = last {
-                active.end(why);
-            }
+        keeper.holds.lose_all(why);
+        if let Some(active) = keeper.current.cut_off() {
+            active.end(why);
         }
         keeper.runtime.stop();
     }

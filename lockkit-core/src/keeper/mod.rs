@@ -12,7 +12,8 @@
 //! * Nothing overtakes the requests of earlier calls by that ([`unsent`], [`in_order`]).
 //! * A few workers per session retry the [`releases`] that the store has not confirmed.
 //!
-//! Guards and tasks share the state in [`hold`], [`attempt`] and [`reentry`]; neither side waits for the other.
+//! Guards and tasks share the state in [`hold`], [`attempt`] and [`reentry`]; neither side waits for the other. Tasks share
+//! [`hold_table`] and [`current_session`].
 //! Callers use timers of their own runtime for time limits ([`timer`]), because the keeper's runtime may be another
 //! one.
 //!
@@ -42,8 +43,10 @@ mod claim_task;
 mod cleanup;
 mod clock_watch;
 mod closing;
+mod current_session;
 mod ending;
 mod hold;
+mod hold_table;
 mod in_order;
 mod loss;
 mod observing;
@@ -56,24 +59,27 @@ mod request;
 pub(crate) mod residue;
 mod runtime;
 mod session_task;
+mod setup;
 mod share;
-mod start;
 mod timer;
 mod unsent;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{future::pending, sync::Arc, time::Duration};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
-    active_session::{ActiveSession, CurrentSession},
+    admin::AdminRequests,
     attempt::{Attempt, Ticket},
     caught::{caught, panicked},
     claim_task::ClaimTask,
     clock_watch::ClockWatch,
-    hold::Hold,
+    current_session::CurrentSession,
+    hold_table::HoldTable,
+    powers::PowerRequests,
     reentry::{ReentryTable, WaitStart},
+    session_task::SessionTask,
 };
 pub(crate) use self::{
     attempt::AcquireAnswer,
@@ -81,15 +87,14 @@ pub(crate) use self::{
     powers::Proclaims,
     request::{LockRequest, WaitPolicy},
     runtime::Runtime,
+    setup::{ConnectPolicy, Setup},
     share::HoldShare,
-    start::{ConnectPolicy, Setup},
 };
 use crate::{
-    Clock, Error, ErrorKind, LockName, Result, Status, StatusWatch,
-    backend::{Backend, BackendInfo, ClaimId, ClaimSource, Grant, Promises},
+    Clock, Error, ErrorKind, LockName, Result, StatusWatch,
+    backend::{Backend, BackendInfo, ClaimSource, Promises},
     limits::{RELEASE_ANSWER_MAX, RELEASES_UNCONFIRMED_MAX, WAITERS_PER_CLIENT_MAX},
-    metrics::{AcquireCall, Counted},
-    sync::{Mutex, lock},
+    metrics::{self, AcquireCall, Counted},
 };
 
 /// The engine of one client, shared by its handles and its tasks.
@@ -98,15 +103,11 @@ pub(crate) struct Keeper {
     backend: Arc<dyn Backend>,
     info: BackendInfo,
     ttl: Duration,
-    /// The ttl that the server granted to the latest session.
-    granted_ttl: Mutex<Duration>,
     claims: ClaimSource,
     clock: Clock,
     runtime: Runtime,
-    current: watch::Sender<CurrentSession>,
-    status: watch::Sender<Status>,
-    holds: Mutex<HashMap<ClaimId, Arc<Hold>>>,
-    clock_watch: ClockWatch,
+    current: CurrentSession,
+    holds: Arc<HoldTable>,
     reentry: ReentryTable,
     /// Bounds the callers that wait and the attempts that are being withdrawn.
     waiter_permits: Arc<Semaphore>,
@@ -119,6 +120,46 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
+    /// Starts the tasks of a client, and waits for the first session as long as the setup says.
+    pub(crate) async fn start(setup: Setup) -> Result<Arc<Self>> {
+        let Setup { backend, ttl, label, clock, runtime, connect_policy } = setup;
+        let keeper = Arc::new(Self {
+            info: backend.info(),
+            backend,
+            ttl,
+            claims: ClaimSource::new(label.as_deref()),
+            clock,
+            runtime,
+            current: CurrentSession::new(ttl),
+            holds: Arc::default(),
+            reentry: ReentryTable::default(),
+            waiter_permits: Arc::new(Semaphore::new(WAITERS_PER_CLIENT_MAX)),
+            claim_tasks: TaskTracker::new(),
+            refusing: CancellationToken::new(),
+            closing: CancellationToken::new(),
+        });
+        #[cfg(feature = "testing")]
+        residue::note_started(&keeper);
+        let Self { runtime, holds, clock, closing, .. } = &*keeper;
+        runtime.run_parked(closing.clone());
+        metrics::start(keeper.info.scheme);
+        runtime.spawn(ClockWatch::new(Arc::clone(holds), clock.clone(), closing.clone()).run());
+        runtime.spawn(SessionTask::new(Arc::clone(&keeper), connect_policy).run());
+        let time_limit = async {
+            match connect_policy {
+                ConnectPolicy::Until(time) => runtime.sleep_until(time).await,
+                ConnectPolicy::OneAttempt | ConnectPolicy::Unlimited | ConnectPolicy::Lazy => pending().await,
+            }
+        };
+        if connect_policy != ConnectPolicy::Lazy {
+            // If this future is dropped or fails, the session that is being opened is closed.
+            let abandoned = closing.clone().drop_guard();
+            keeper.current.first_opened(time_limit).await?;
+            abandoned.disarm();
+        }
+        Ok(keeper)
+    }
+
     pub(crate) fn info(&self) -> &BackendInfo {
         &self.info
     }
@@ -129,11 +170,19 @@ impl Keeper {
 
     /// Returns the ttl that the server granted to the latest session.
     pub(crate) fn granted_ttl(&self) -> Duration {
-        *lock(&self.granted_ttl)
+        self.current.granted_ttl()
     }
 
     pub(crate) fn status(&self) -> StatusWatch {
-        StatusWatch::new(self.status.subscribe(), self.clock.clone())
+        self.current.status(self.clock.clone())
+    }
+
+    pub(crate) fn admin(&self) -> AdminRequests<'_> {
+        AdminRequests::new(self)
+    }
+
+    pub(crate) fn powers(self: &Arc<Self>) -> PowerRequests<'_> {
+        PowerRequests::new(self)
     }
 
     /// Acquires a lock: re-enters it, joins the waiting attempt of the same owner, or starts an attempt.
@@ -158,7 +207,7 @@ impl Keeper {
         let _waiter = (!is_try).then(|| Counted::waiter(self.info.scheme));
         let time_limit = async {
             match policy {
-                WaitPolicy::Unlimited => std::future::pending().await,
+                WaitPolicy::Unlimited => pending().await,
                 WaitPolicy::Until(time) | WaitPolicy::Try(time) => self.runtime.sleep_until(time).await,
             }
         };
@@ -178,7 +227,7 @@ impl Keeper {
             return Ok(AcquireStart::Held(share));
         }
         if self.refusing.is_cancelled() {
-            return Err(self.not_open("acquire").with_lock(&request.name));
+            return Err(self.current.not_open("acquire").with_lock(&request.name));
         }
         if request.at_least.is_some() && !self.info.powers.pins {
             return Err(self.unsupported("hold at least").with_lock(&request.name));
@@ -205,7 +254,7 @@ impl Keeper {
 
     /// Returns `Closed` if the client refuses new claims.
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.refusing.is_cancelled() { Err(self.not_open("acquire")) } else { Ok(()) }
+        if self.refusing.is_cancelled() { Err(self.current.not_open("acquire")) } else { Ok(()) }
     }
 
     /// Waits until this instant, or until the client refuses new claims.
@@ -243,9 +292,7 @@ impl Keeper {
     fn waiter_permit(&self, name: &LockName) -> Result<OwnedSemaphorePermit> {
         let refused =
             |why: String| Error::new(ErrorKind::Unavailable, "acquire").with_lock(name).with_message(why);
-        if let CurrentSession::Open(active) = &*self.current.borrow()
-            && active.releases().len() >= RELEASES_UNCONFIRMED_MAX
-        {
+        if self.current.get().is_some_and(|active| active.releases().len() >= RELEASES_UNCONFIRMED_MAX) {
             let why = format!("{RELEASES_UNCONFIRMED_MAX} releases of this client are not confirmed yet");
             return Err(refused(why));
         }
@@ -263,55 +310,6 @@ impl Keeper {
         Error::new(ErrorKind::Unsupported, operation).with_message(why)
     }
 
-    /// Returns the open session, if there is one now.
-    fn open_session(&self) -> Option<Arc<ActiveSession>> {
-        match &*self.current.borrow() {
-            CurrentSession::Open(active) => Some(Arc::clone(active)),
-            _ => None,
-        }
-    }
-
-    /// Waits for an open session; returns `None` if the client is closed.
-    async fn active_session(&self) -> Option<Arc<ActiveSession>> {
-        let mut current = self.current.subscribe();
-        let current =
-            current.wait_for(|current| !matches!(current, CurrentSession::Opening(_))).await.ok()?;
-        match &*current {
-            CurrentSession::Open(active) => Some(Arc::clone(active)),
-            CurrentSession::Opening(_) | CurrentSession::Refused(_) | CurrentSession::Closed(_) => None,
-        }
-    }
-
-    /// Returns why there is no session: the client was closed, or the store has refused its first session.
-    fn not_open(&self, operation: &'static str) -> Error {
-        match &*self.current.borrow() {
-            CurrentSession::Refused(error) => error.clone(),
-            _ => closed(operation),
-        }
-    }
-
-    /// Returns the grants that a heartbeat must renew.
-    fn held(&self) -> Vec<Grant> {
-        let holds = self.holds();
-        holds.iter().filter(|hold| hold.wants_renewal()).map(|hold| hold.grant().clone()).collect()
-    }
-
-    /// Returns a copy of all holds, because an access to a hold may wake tasks, which needs the table unlocked.
-    fn holds(&self) -> Vec<Arc<Hold>> {
-        lock(&self.holds).values().cloned().collect()
-    }
-
-    fn hold(&self, id: ClaimId) -> Option<Arc<Hold>> {
-        lock(&self.holds).get(&id).cloned()
-    }
-
-    fn lose_all(&self, why: LossReason) {
-        // Every hold in the table belongs to the ended session: a new one is opened only after this.
-        for hold in self.holds() {
-            hold.lose(why);
-        }
-    }
-
     /// Starts closing the client: new calls return `Closed`, and the session task does the rest.
     pub(crate) fn begin_close(&self) {
         self.refusing.cancel();
@@ -325,7 +323,7 @@ impl Keeper {
         let time_limit = async {
             match tokio::time::Instant::now().checked_add(limit) {
                 Some(time) => self.runtime.sleep_until(time).await,
-                None => std::future::pending().await,
+                None => pending().await,
             }
         };
         tokio::select! {
@@ -333,7 +331,7 @@ impl Keeper {
             () = self.claim_tasks.wait() => {}
             () = time_limit => {}
         }
-        let held = self.holds().iter().filter(|hold| hold.end().is_none()).count();
+        let held = self.holds.held();
         let closed = self.close().await;
         if held == 0 {
             return closed;
@@ -349,12 +347,7 @@ impl Keeper {
     /// Closes the client and waits until its session has ended.
     pub(crate) async fn close(&self) -> Result<()> {
         self.begin_close();
-        let mut current = self.current.subscribe();
-        match current.wait_for(CurrentSession::is_final).await.as_deref() {
-            Ok(CurrentSession::Closed(outcome)) => outcome.clone(),
-            Ok(CurrentSession::Refused(_)) => Ok(()),
-            _ => Err(closed("close")),
-        }
+        self.current.closed().await
     }
 }
 

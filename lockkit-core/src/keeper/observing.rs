@@ -79,10 +79,12 @@ impl Observing {
         let mut pauses = retry_pauses();
         loop {
             let active = tokio::select! {
-                active = self.keeper.active_session() => active,
+                active = self.keeper.current.opened() => active,
                 () = self.changes.closed() => return ObservationEnd::NobodyListens,
             };
-            let Some(active) = active else { return ObservationEnd::Failed(self.keeper.not_open("observe")) };
+            let Some(active) = active else {
+                return ObservationEnd::Failed(self.keeper.current.not_open("observe"));
+            };
             let number = self.reported.number;
             let Err(end) = self.observe_in(&active).await;
             match end {

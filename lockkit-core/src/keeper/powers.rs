@@ -24,9 +24,10 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LockName, Metadata, Proposal, Result,
-    backend::{Grant, LeaderEntry, Session, retry_pauses},
+    backend::{LeaderEntry, Session, retry_pauses},
     limits::{OBSERVED_CHANGES_MAX, PROCLAIMS_WAITING_MAX, TRY_ANSWER_MAX},
 };
+
 /// The proclaims of one leadership, which are sent one after another.
 #[derive(Debug)]
 pub(crate) struct Proclaims {
@@ -47,47 +48,30 @@ impl Default for Proclaims {
     }
 }
 
-/// A request that only a holder may make; the store answers whether it is still the holder.
-#[derive(Debug)]
-enum HolderRequest {
-    Proclaim(Metadata),
-    Record { text: String, keep: Duration },
+/// The requests of elections and of records.
+pub(crate) struct PowerRequests<'a> {
+    keeper: &'a Arc<Keeper>,
 }
 
-impl HolderRequest {
-    fn operation(&self) -> &'static str {
-        match self {
-            Self::Proclaim(_) => "proclaim",
-            Self::Record { .. } => "write record",
-        }
+impl<'a> PowerRequests<'a> {
+    pub(super) fn new(keeper: &'a Arc<Keeper>) -> Self {
+        Self { keeper }
     }
 
-    /// Sends the request; `None` if the session does not have this power.
-    fn send<'a>(
-        &'a self,
-        session: &'a dyn Session,
-        grant: &'a Grant,
-    ) -> Option<Pin<Box<dyn Future<Output = Result<bool>> + Send + 'a>>> {
-        Some(match self {
-            Self::Proclaim(metadata) => session.elections()?.proclaim(grant, metadata),
-            Self::Record { text, keep } => session.records()?.write(grant, text, *keep),
-        })
-    }
-}
-
-impl Keeper {
     /// Returns an error if the backend has no elections.
     pub(crate) fn require_elections(&self) -> Result<()> {
-        if self.info.powers.elections { Ok(()) } else { Err(self.unsupported("elect")) }
+        let has_elections = self.keeper.info.powers.elections;
+        if has_elections { Ok(()) } else { Err(self.keeper.unsupported("elect")) }
     }
 
     /// Returns an error if the backend has no records.
     pub(crate) fn require_records(&self) -> Result<()> {
-        if self.info.powers.records { Ok(()) } else { Err(self.unsupported("once per")) }
+        let has_records = self.keeper.info.powers.records;
+        if has_records { Ok(()) } else { Err(self.keeper.unsupported("once per")) }
     }
 
-    pub(crate) async fn leader(self: &Arc<Self>, name: &LockName) -> Result<Option<LeaderEntry>> {
-        let (keeper, asked) = (Arc::clone(self), name.clone());
+    pub(crate) async fn leader(&self, name: &LockName) -> Result<Option<LeaderEntry>> {
+        let (keeper, asked) = (Arc::clone(self.keeper), name.clone());
         self.in_session("read leader", name, async move |active| match active.session().elections() {
             Some(elections) => elections.leader(&asked).await,
             None => Err(keeper.unsupported("read leader")),
@@ -96,14 +80,14 @@ impl Keeper {
     }
 
     /// Starts to observe the leader of a lock; ends when the receiver is dropped or the client is closed.
-    pub(crate) fn observe(self: &Arc<Self>, name: LockName) -> mpsc::Receiver<Result<Option<LeaderEntry>>> {
+    pub(crate) fn observe(&self, name: LockName) -> mpsc::Receiver<Result<Option<LeaderEntry>>> {
         let (changes, observer) = mpsc::channel(OBSERVED_CHANGES_MAX);
-        self.runtime.spawn(Observing::new(Arc::clone(self), name, changes).run());
+        self.keeper.runtime.spawn(Observing::new(Arc::clone(self.keeper), name, changes).run());
         observer
     }
 
-    pub(crate) async fn record(self: &Arc<Self>, name: &LockName) -> Result<Option<String>> {
-        let (keeper, asked) = (Arc::clone(self), name.clone());
+    pub(crate) async fn record(&self, name: &LockName) -> Result<Option<String>> {
+        let (keeper, asked) = (Arc::clone(self.keeper), name.clone());
         self.in_session("read record", name, async move |active| match active.session().records() {
             Some(records) => records.read(&asked).await,
             None => Err(keeper.unsupported("read record")),
@@ -112,21 +96,15 @@ impl Keeper {
     }
 
     /// Writes the record of a held lock, which the store keeps for `keep`.
-    pub(crate) async fn write_record(
-        self: &Arc<Self>,
-        hold: &Arc<Hold>,
-        record: String,
-        keep: Duration,
-    ) -> Result<()> {
-        let (keeper, held) = (Arc::clone(self), Arc::clone(hold));
-        let write = HolderRequest::Record { text: record, keep };
-        let writing = self.runtime.spawn(async move { keeper.while_held(&held, write).await });
+    pub(crate) async fn write_record(&self, hold: &Arc<Hold>, text: String, keep: Duration) -> Result<()> {
+        let request = HolderRequest::new(self.keeper, hold, Write::Record { text, keep });
+        let writing = self.keeper.runtime.spawn(request.run());
         writing.await.unwrap_or_else(|_| Err(closed("write record").with_lock(hold.grant().name())))
     }
 
     /// Replaces what a held lock proposes, after the earlier proclaims of `proclaims`.
     pub(crate) async fn proclaim(
-        self: &Arc<Self>,
+        &self,
         hold: &Arc<Hold>,
         proclaims: &Arc<Proclaims>,
         proposal: Proposal,
@@ -136,8 +114,8 @@ impl Keeper {
                 .with_lock(hold.grant().name())
                 .with_message(format!("{PROCLAIMS_WAITING_MAX} values are waiting to be proclaimed already"))
         })?;
-        let (keeper, held, proclaims) = (Arc::clone(self), Arc::clone(hold), Arc::clone(proclaims));
-        let proclaiming = self.runtime.spawn(async move {
+        let (keeper, held, proclaims) = (Arc::clone(self.keeper), Arc::clone(hold), Arc::clone(proclaims));
+        let proclaiming = self.keeper.runtime.spawn(async move {
             let _waiting = waiting;
             let _turn = proclaims.turn.acquire().await;
             let number = proposal.number;
@@ -146,16 +124,73 @@ impl Keeper {
                 return Ok(());
             }
             let metadata = held.grant().metadata().clone().with_proposal(proposal);
-            keeper.while_held(&held, HolderRequest::Proclaim(metadata)).await?;
+            HolderRequest::new(&keeper, &held, Write::Proposal(metadata)).run().await?;
             proclaims.confirmed.store(number, Ordering::Release);
             Ok(())
         });
         proclaiming.await.unwrap_or_else(|_| Err(closed("proclaim").with_lock(hold.grant().name())))
     }
 
-    /// Repeats a request about a hold until the store has answered, at most until the hold ends.
-    async fn while_held(&self, hold: &Arc<Hold>, request: HolderRequest) -> Result<()> {
-        let operation = request.operation();
+    /// Makes a request in the open session, driven to its end by the keeper's runtime.
+    async fn in_session<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
+        &self,
+        operation: &'static str,
+        name: &LockName,
+        request: impl FnOnce(Arc<ActiveSession>) -> F + Send + 'static,
+    ) -> Result<T> {
+        let Keeper { current, runtime, refusing, .. } = &**self.keeper;
+        let answer = async {
+            // Waited for by the caller: a task for each of them would pile up during an outage.
+            let active = current.opened().await.ok_or_else(|| current.not_open(operation))?;
+            let asking = runtime.spawn(async move { caught(operation, request(active)).await? });
+            asking.await.unwrap_or_else(|_| Err(closed(operation)))
+        };
+        let limit = runtime.sleep_until(tokio::time::Instant::now() + TRY_ANSWER_MAX);
+        let unavailable = |why| Error::new(ErrorKind::Unavailable, operation).with_message(why);
+        tokio::select! {
+            biased;
+            answer = answer => answer,
+            () = limit => Err(unavailable("the store did not answer in time")),
+        }
+        .map_err(|error| match error.kind() {
+            // The session was closed, not the client: another one follows.
+            ErrorKind::Closed if !refusing.is_cancelled() => {
+                unavailable("the session ended").with_source(error)
+            }
+            _ => error,
+        })
+        .map_err(|error| error.with_lock(name))
+    }
+}
+
+/// A write that only a holder may make; the store answers whether it is still the holder.
+struct HolderRequest {
+    keeper: Arc<Keeper>,
+    hold: Arc<Hold>,
+    write: Write,
+}
+
+enum Write {
+    Proposal(Metadata),
+    Record { text: String, keep: Duration },
+}
+
+impl HolderRequest {
+    fn new(keeper: &Arc<Keeper>, hold: &Arc<Hold>, write: Write) -> Self {
+        Self { keeper: Arc::clone(keeper), hold: Arc::clone(hold), write }
+    }
+
+    fn operation(&self) -> &'static str {
+        match self.write {
+            Write::Proposal(_) => "proclaim",
+            Write::Record { .. } => "write record",
+        }
+    }
+
+    /// Repeats the request until the store has answered, at most until the hold ends.
+    async fn run(self) -> Result<()> {
+        let Self { keeper, hold, .. } = &self;
+        let operation = self.operation();
         let mut pauses = retry_pauses();
         loop {
             if hold.end().is_some() {
@@ -163,11 +198,12 @@ impl Keeper {
             }
             // While a hold lasts, its session is the open one.
             let active = tokio::select! {
-                active = self.active_session() => active.ok_or_else(|| self.not_open(operation))?,
+                active = keeper.current.opened() => active.ok_or_else(|| keeper.current.not_open(operation))?,
                 _ = hold.ended() => return Err(gone(hold)),
             };
-            let sent = request.send(&**active.session(), hold.grant());
-            let Some(sent) = sent else { return Err(self.unsupported(operation)) };
+            let Some(sent) = self.send(&**active.session()) else {
+                return Err(keeper.unsupported(operation));
+            };
             match caught(operation, sent).await.unwrap_or_else(Err) {
                 Ok(true) => return Ok(()),
                 Ok(false) => return Err(gone(hold)),
@@ -183,34 +219,16 @@ impl Keeper {
         }
     }
 
-    /// Makes a request in the open session, driven to its end by the keeper's runtime.
-    async fn in_session<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
-        self: &Arc<Self>,
-        operation: &'static str,
-        name: &LockName,
-        request: impl FnOnce(Arc<ActiveSession>) -> F + Send + 'static,
-    ) -> Result<T> {
-        let answer = async {
-            // Waited for by the caller: a task for each of them would pile up during an outage.
-            let active = self.active_session().await.ok_or_else(|| self.not_open(operation))?;
-            let asking = self.runtime.spawn(async move { caught(operation, request(active)).await? });
-            asking.await.unwrap_or_else(|_| Err(closed(operation)))
-        };
-        let limit = self.runtime.sleep_until(tokio::time::Instant::now() + TRY_ANSWER_MAX);
-        let unavailable = |why| Error::new(ErrorKind::Unavailable, operation).with_message(why);
-        tokio::select! {
-            biased;
-            answer = answer => answer,
-            () = limit => Err(unavailable("the store did not answer in time")),
-        }
-        .map_err(|error| match error.kind() {
-            // The session was closed, not the client: another one follows.
-            ErrorKind::Closed if !self.refusing.is_cancelled() => {
-                unavailable("the session ended").with_source(error)
-            }
-            _ => error,
+    /// Sends the request once; `None` if the session does not have this power.
+    fn send<'a>(
+        &'a self,
+        session: &'a dyn Session,
+    ) -> Option<Pin<Box<dyn Future<Output = Result<bool>> + Send + 'a>>> {
+        let grant = self.hold.grant();
+        Some(match &self.write {
+            Write::Proposal(metadata) => session.elections()?.proclaim(grant, metadata),
+            Write::Record { text, keep } => session.records()?.write(grant, text, *keep),
         })
-        .map_err(|error| error.with_lock(name))
     }
 }
 

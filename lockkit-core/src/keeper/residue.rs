@@ -5,7 +5,7 @@
 use std::{cell::RefCell, sync::Arc};
 
 use super::Keeper;
-use crate::{limits::WAITERS_PER_CLIENT_MAX, sync::lock};
+use crate::limits::WAITERS_PER_CLIENT_MAX;
 
 thread_local! {
     /// The keepers that this thread has started; `None` while it does not watch.
@@ -33,7 +33,7 @@ impl WatchedClients {
     /// Returns what each of them still has, with its number; empty if nothing is left.
     pub fn residue(&self) -> Vec<String> {
         let left = |keeper: &Arc<Keeper>| {
-            let left = keeper.residue().into_iter().filter(|(_, number)| *number > 0);
+            let left = residue(keeper).into_iter().filter(|(_, number)| *number > 0);
             left.map(|(what, number)| format!("{what}: {number}")).collect::<Vec<_>>()
         };
         started().iter().flat_map(left).collect()
@@ -50,25 +50,24 @@ fn started() -> Vec<Arc<Keeper>> {
     STARTED.with_borrow(|started| started.clone().unwrap_or_default())
 }
 
-impl Keeper {
-    pub(super) fn note_started(self: &Arc<Self>) {
-        STARTED
-            .with_borrow_mut(|started| started.iter_mut().for_each(|started| started.push(Arc::clone(self))));
-    }
+/// Notes a keeper that was started, if this thread watches.
+pub(super) fn note_started(keeper: &Arc<Keeper>) {
+    STARTED
+        .with_borrow_mut(|started| started.iter_mut().for_each(|started| started.push(Arc::clone(keeper))));
+}
 
-    /// Returns the numbers that are zero when nothing is under way.
-    fn residue(self: &Arc<Self>) -> [(&'static str, usize); 8] {
-        let (unsent, in_order, parked) = self.runtime.residue();
-        [
-            ("holds", lock(&self.holds).len()),
-            ("owners in the re-entry table", self.reentry.len()),
-            ("claims, releases and holds that are counted as tasks", self.claim_tasks.len()),
-            ("permits of waiters", WAITERS_PER_CLIENT_MAX - self.waiter_permits.available_permits()),
-            ("withdrawals", unsent),
-            ("runners of first polls", in_order),
-            ("parked tasks", parked),
-            // References of tasks and handles: without that of the watching thread, and that of the caller of this list.
-            ("users of the keeper", Arc::strong_count(self).saturating_sub(2)),
-        ]
-    }
+/// Returns the numbers that are zero when nothing is under way.
+fn residue(keeper: &Arc<Keeper>) -> [(&'static str, usize); 8] {
+    let (unsent, in_order, parked) = keeper.runtime.residue();
+    [
+        ("holds", keeper.holds.len()),
+        ("owners in the re-entry table", keeper.reentry.len()),
+        ("claims, releases and holds that are counted as tasks", keeper.claim_tasks.len()),
+        ("permits of waiters", WAITERS_PER_CLIENT_MAX - keeper.waiter_permits.available_permits()),
+        ("withdrawals", unsent),
+        ("runners of first polls", in_order),
+        ("parked tasks", parked),
+        // References of tasks and handles: without that of the watching thread, and that of the caller of this list.
+        ("users of the keeper", Arc::strong_count(keeper).saturating_sub(2)),
+    ]
 }

@@ -19,11 +19,7 @@ use tokio::task::JoinHandle;
 use tracing::{Instrument, debug, debug_span, info, warn};
 
 use super::{
-    ConnectPolicy, Keeper,
-    active_session::{ActiveSession, CurrentSession},
-    caught,
-    closing::close_once_open,
-    loss::LossReason,
+    ConnectPolicy, Keeper, active_session::ActiveSession, caught, closing::close_once_open, loss::LossReason,
     panicked,
 };
 use crate::{
@@ -31,7 +27,6 @@ use crate::{
     backend::{Lifetime, Loss, Renewal, Renewals, RetryPauses, retry_pauses},
     limits::{CLOCK_READ_PAUSE_MAX, RETRY_PAUSE_MIN},
     metrics::{self, Moment},
-    sync::lock,
 };
 
 /// Keeps a session open for one client. Dropping it closes the client (see [`closing`](super::closing)).
@@ -92,28 +87,24 @@ impl SessionTask {
                     if self.is_final(&error) {
                         return self.refuse(error, endings).await;
                     }
-                    keeper.current.send_replace(CurrentSession::Opening(Some(error)));
+                    keeper.current.set_not_opened(error);
                 }
                 self.pause(&mut pauses).await;
                 continue;
             }
             first = false;
             let opened_at = active.armed_at();
-            *lock(&keeper.granted_ttl) = active.ttl();
             metrics::session_opened(keeper.info.scheme);
-            // The status is set first: `build` returns as soon as the session is current, and must see `Connected`.
-            keeper.status.send_replace(Status::Connected);
-            keeper.current.send_replace(CurrentSession::Open(Arc::clone(&active)));
+            keeper.current.set_open(&active);
             match self.keep_session(&active).await {
                 SessionEnd::Closing => break self.close_session(&active).await,
                 SessionEnd::Lost(why) => {
                     let scheme = keeper.info.scheme;
                     warn!(scheme, reason = why.label(), "session lost: {}", why.text());
                     metrics::session_lost(scheme, why);
-                    keeper.current.send_replace(CurrentSession::Opening(None));
-                    keeper.status.send_replace(Status::Lost);
+                    keeper.current.set_lost();
                     active.end(why);
-                    keeper.lose_all(why);
+                    keeper.holds.lose_all(why);
                     endings = vec![self.start_closing(&active)];
                     if active.armed_at() > opened_at {
                         pauses = retry_pauses();
@@ -125,15 +116,12 @@ impl SessionTask {
                 }
             }
         };
-        // The status first, as above: `close` returns as soon as the session is closed.
-        keeper.status.send_replace(Status::Closed);
-        keeper.current.send_replace(CurrentSession::Closed(outcome));
+        keeper.current.set_closed(outcome);
     }
 
     /// Ends the client, which never had a session. Its callers learn of it at once; the runtime ends after what is left.
     async fn refuse(&self, error: Error, endings: Vec<JoinHandle<bool>>) {
-        self.keeper.status.send_replace(Status::Closed);
-        self.keeper.current.send_replace(CurrentSession::Refused(error));
+        self.keeper.current.set_refused(error);
         // Nobody waits for the result.
         let _ = self.close_without_session(endings).await;
     }
@@ -173,7 +161,7 @@ impl SessionTask {
             }
             warn!(scheme = keeper.info.scheme, error = format_args!("{error:#}"), "no new session yet");
             if first {
-                keeper.current.send_replace(CurrentSession::Opening(Some(error)));
+                keeper.current.set_not_opened(error);
             }
             self.pause(pauses).await;
         }
@@ -244,7 +232,7 @@ impl SessionTask {
             match event {
                 Event::Lost(Loss::Session) => return SessionEnd::Lost(LossReason::SessionEnded),
                 Event::Lost(Loss::Grant(id)) => {
-                    if let Some(hold) = self.keeper.hold(id) {
+                    if let Some(hold) = self.keeper.holds.get(id) {
                         hold.lose(LossReason::EntryGone);
                     }
                 }
@@ -280,7 +268,7 @@ impl SessionTask {
     /// Sends one heartbeat in a separate task, which is always driven to completion and cannot be starved by this one.
     fn start_heartbeat(&self, active: &ActiveSession) -> JoinHandle<Renewals> {
         let session = Arc::clone(active.session());
-        let held = self.keeper.held();
+        let held = self.keeper.holds.to_renew();
         let (scheme, count) = (self.keeper.info.scheme, held.len());
         self.keeper.runtime.spawn(
             async move {
@@ -295,7 +283,7 @@ impl SessionTask {
 
     fn apply_renewals(&self, active: &ActiveSession, renewals: &Renewals) -> Option<SessionEnd> {
         for (id, renewal) in &renewals.holds {
-            let Some(hold) = self.keeper.hold(*id) else { continue };
+            let Some(hold) = self.keeper.holds.get(*id) else { continue };
             match renewal {
                 Renewal::Renewed { armed_at } => {
                     if self.keeper.info.lifetime != Lifetime::Process {
@@ -324,7 +312,7 @@ impl SessionTask {
                     return Some(end);
                 }
                 active.renewed(*armed_at);
-                self.set_status(Status::Connected);
+                self.keeper.current.set_status(Status::Connected);
                 None
             }
             Renewal::Unknown(error) => {
@@ -352,13 +340,9 @@ impl SessionTask {
             return Some(SessionEnd::Lost(LossReason::Deadline));
         }
         if now >= active.armed_at().after(active.ttl() / 2) {
-            self.set_status(Status::Suspect { until });
+            self.keeper.current.set_status(Status::Suspect { until });
         }
         None
-    }
-
-    fn set_status(&self, status: Status) {
-        self.keeper.status.send_if_modified(|current| std::mem::replace(current, status) != status);
     }
 }
 

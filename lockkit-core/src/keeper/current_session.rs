@@ -1,0 +1,158 @@
+//! The session that a client has now, with the status that the client reports.
+//!
+//! Who waits for a session or for its end returns as soon as that is set, and must see the status of it. So the status
+//! is set first; where a session is lost, last: who sees [`Status::Lost`] finds no open session.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+
+use super::{active_session::ActiveSession, closed};
+use crate::{
+    Clock, Error, ErrorKind, Result, Status, StatusWatch,
+    sync::{Mutex, lock},
+};
+
+/// The session of a client, as its callers and tasks share it.
+#[derive(Debug)]
+pub(super) struct CurrentSession {
+    state: watch::Sender<State>,
+    status: watch::Sender<Status>,
+    /// The ttl that the server granted to the latest session.
+    granted_ttl: Mutex<Duration>,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// Being opened; for the first session, with the error of the last attempt.
+    Opening(Option<Error>),
+    Open(Arc<ActiveSession>),
+    /// The first session could not be opened, which no further attempt would change.
+    Refused(Error),
+    /// Closed for good, with the result of `close`.
+    Closed(Result<()>),
+}
+
+impl State {
+    /// Whether there will be no other session.
+    fn is_final(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Closed(_))
+    }
+}
+
+impl CurrentSession {
+    /// The first session, for which this ttl was asked, is being opened.
+    pub(super) fn new(ttl: Duration) -> Self {
+        Self {
+            state: watch::Sender::new(State::Opening(None)),
+            status: watch::Sender::new(Status::Lost),
+            granted_ttl: Mutex::new(ttl),
+        }
+    }
+
+    pub(super) fn status(&self, clock: Clock) -> StatusWatch {
+        StatusWatch::new(self.status.subscribe(), clock)
+    }
+
+    /// Returns the ttl that the server granted to the latest session.
+    pub(super) fn granted_ttl(&self) -> Duration {
+        *lock(&self.granted_ttl)
+    }
+
+    /// Returns the open session, if there is one now.
+    pub(super) fn get(&self) -> Option<Arc<ActiveSession>> {
+        match &*self.state.borrow() {
+            State::Open(active) => Some(Arc::clone(active)),
+            State::Opening(_) | State::Refused(_) | State::Closed(_) => None,
+        }
+    }
+
+    /// Waits for an open session; returns `None` if the client is closed.
+    pub(super) async fn opened(&self) -> Option<Arc<ActiveSession>> {
+        let mut states = self.state.subscribe();
+        let state = states.wait_for(|state| !matches!(state, State::Opening(_))).await.ok()?;
+        match &*state {
+            State::Open(active) => Some(Arc::clone(active)),
+            State::Opening(_) | State::Refused(_) | State::Closed(_) => None,
+        }
+    }
+
+    /// Waits for the first session, at most until the time limit resolves.
+    pub(super) async fn first_opened(&self, time_limit: impl Future<Output = ()>) -> Result<()> {
+        tokio::select! {
+            biased;
+            _ = self.opened() => {}
+            () = time_limit => {}
+        }
+        match &*self.state.borrow() {
+            State::Open(_) => Ok(()),
+            State::Opening(Some(error)) | State::Refused(error) => Err(error.clone()),
+            State::Opening(None) => Err(Error::new(ErrorKind::Unavailable, "connect")
+                .with_message("the store did not answer within the connect timeout")),
+            State::Closed(_) => Err(closed("connect")),
+        }
+    }
+
+    /// Returns why there is no session: the client was closed, or the store has refused its first session.
+    pub(super) fn not_open(&self, operation: &'static str) -> Error {
+        match &*self.state.borrow() {
+            State::Refused(error) => error.clone(),
+            State::Opening(_) | State::Open(_) | State::Closed(_) => closed(operation),
+        }
+    }
+
+    /// Waits until there will be no other session; returns the result of the close.
+    pub(super) async fn closed(&self) -> Result<()> {
+        let mut states = self.state.subscribe();
+        match states.wait_for(State::is_final).await.as_deref() {
+            Ok(State::Closed(outcome)) => outcome.clone(),
+            Ok(State::Refused(_)) => Ok(()),
+            _ => Err(closed("close")),
+        }
+    }
+
+    /// An attempt to open the first session has failed; another one follows.
+    pub(super) fn set_not_opened(&self, error: Error) {
+        self.state.send_replace(State::Opening(Some(error)));
+    }
+
+    pub(super) fn set_open(&self, active: &Arc<ActiveSession>) {
+        *lock(&self.granted_ttl) = active.ttl();
+        self.status.send_replace(Status::Connected);
+        self.state.send_replace(State::Open(Arc::clone(active)));
+    }
+
+    /// Sets what the client reports of its open session.
+    pub(super) fn set_status(&self, status: Status) {
+        self.status.send_if_modified(|current| std::mem::replace(current, status) != status);
+    }
+
+    /// The session was lost; another one is opened.
+    pub(super) fn set_lost(&self) {
+        self.state.send_replace(State::Opening(None));
+        self.status.send_replace(Status::Lost);
+    }
+
+    pub(super) fn set_refused(&self, error: Error) {
+        self.set_final(State::Refused(error));
+    }
+
+    pub(super) fn set_closed(&self, outcome: Result<()>) {
+        self.set_final(State::Closed(outcome));
+    }
+
+    /// Closes the client without a result of its close, if there may still be a session; returns the open one.
+    pub(super) fn cut_off(&self) -> Option<Arc<ActiveSession>> {
+        if self.state.borrow().is_final() {
+            return None;
+        }
+        let active = self.get();
+        self.set_closed(Err(closed("keep the session")));
+        active
+    }
+
+    fn set_final(&self, state: State) {
+        self.status.send_replace(Status::Closed);
+        self.state.send_replace(state);
+    }
+}
