@@ -10,7 +10,8 @@
 //!   transaction that bumps the epoch deletes that key too, within a heartbeat. No later claim uses it, because a key with
 //!   copies under way is not reused.
 //! * The store stays full. The transaction is refused, and the next heartbeat sends it again.
-//! * The session ends. Copies create nothing under a lease that has ended.
+//! * The session ends. Copies create nothing under a lease that has ended. So it is ended if more than
+//!   [`DELETIONS_OWED_MAX`] deletions are owed.
 
 use std::{
     sync::{Mutex, MutexGuard},
@@ -33,6 +34,9 @@ use crate::{
 /// Deletions of one transaction (etcd's limit is 128 operations).
 const DELETIONS_PER_BUMP: usize = 100;
 
+/// Deletions that a session may owe.
+pub(crate) const DELETIONS_OWED_MAX: usize = 1000;
+
 /// What the next epoch bump is to delete.
 #[derive(Debug, Default)]
 pub(crate) struct LateBump(Mutex<Vec<TxnOp>>);
@@ -51,7 +55,15 @@ impl EtcdSession {
             Some(key) if self.is_single() => ExclusiveKey::removals(key),
             _ => vec![TxnOp::delete(&*entry.key)],
         };
-        self.late_bump.owed().extend(deletions);
+        let count = {
+            let mut owed = self.late_bump.owed();
+            owed.extend(deletions);
+            owed.len()
+        };
+        if count > DELETIONS_OWED_MAX {
+            debug!(count, "too many epoch bumps are owed: the session ends");
+            self.state.mark_lost();
+        }
     }
 
     /// Bumps the epoch, if a claim has ended without it. Heartbeats do this one at a time.

@@ -16,6 +16,7 @@ use crate::{
         GetOptions,
         scripted::{Call, Fate, Script},
     },
+    late_bump::DELETIONS_OWED_MAX,
 };
 
 const SPACE_EXCEEDED: &str = "etcdserver: mvcc: database space exceeded";
@@ -107,4 +108,19 @@ async fn lost_reply_before_the_store_was_full_ends_no_session() {
         assert_eq!(script.count("Txn"), 0, "nothing is owed any more");
         release(&session, &acquire(&session, &name).await).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_that_owes_too_many_deletions_ends() {
+    let (script, name) = (Script::default(), fresh_name());
+    let queued = queue_session(&script).await;
+    let session: Arc<dyn Session> = queued.clone();
+    for count in 0..=DELETIONS_OWED_MAX {
+        assert!(!queued.state.is_over(), "after {count}");
+        script.rule(first(1, "Txn", Fate::Unanswered));
+        let held = acquire(&session, &name).await;
+        script.rule(full);
+        bounded(session.release(&held)).await.unwrap();
+    }
+    assert!(queued.state.is_over());
 }
