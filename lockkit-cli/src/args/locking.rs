@@ -4,7 +4,10 @@ use std::{ffi::OsString, time::Duration};
 
 use clap::Args;
 
-use super::{StoreArguments, times::parse_time};
+use super::{
+    StoreArguments,
+    times::{parse_max_hold, parse_time},
+};
 
 /// How a lock is waited for and held.
 #[derive(Debug, Args)]
@@ -29,8 +32,8 @@ pub(crate) struct WaitArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) ttl: Option<Duration>,
 
-    /// End the hold after this time, even if the work is not done: the job ends, with status 76
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    /// End the hold after this time (at least 1s), even if the work is not done: the job ends, with status 76
+    #[arg(long, value_name = "TIME", value_parser = parse_max_hold)]
     pub(crate) max_hold: Option<Duration>,
 
     /// Text that `lockkit who` shows for this holder

@@ -11,6 +11,14 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     .ok_or_else(|| "not a time, such as 90, 0.5 or 1m30s".into())
 }
 
+/// The least `--max-hold`: a shorter hold would often end before its job starts, and then be acquired again.
+const MAX_HOLD_MIN: Duration = Duration::from_secs(1);
+
+pub(crate) fn parse_max_hold(text: &str) -> Result<Duration, String> {
+    let time = parse_time(text)?;
+    if time < MAX_HOLD_MIN { Err(format!("shorter than {MAX_HOLD_MIN:?}")) } else { Ok(time) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -24,6 +32,14 @@ mod tests {
         }
         for text in ["", "soon", "-1", "inf", "NaN", "1e300", "5 apples"] {
             assert!(parse_time(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn hold_of_less_than_a_second_is_refused() {
+        assert_eq!(parse_max_hold("1"), Ok(Duration::from_secs(1)));
+        for text in ["0", "999ms", "soon"] {
+            assert!(parse_max_hold(text).is_err(), "{text}");
         }
     }
 }

@@ -22,9 +22,13 @@ fn options_of_flock_do_the_same_here() {
         75,
         "the command's"
     );
-    for wrong in
-        [&["-c", "true", "a", "--", "true"][..], &["-n", "-w", "1", "a", "--", "true"], &["-E", "256", "a"]]
-    {
+    let wrong_options = [
+        &["-c", "true", "a", "--", "true"][..],
+        &["-n", "-w", "1", "a", "--", "true"],
+        &["-E", "256", "a"],
+        &["--max-hold", "0", "a", "--", "true"],
+    ];
+    for wrong in wrong_options {
         assert_eq!(done(home.lockkit([&["run"], wrong].concat())).status, 64, "{wrong:?}");
     }
 }
