@@ -190,6 +190,8 @@ async fn a_time_beyond_the_limit_is_refused() {
     let lock = lock_of_new_client(&server).await.hold_at_least(HOLD_AT_LEAST_MAX + Duration::from_secs(1));
     assert_eq!(kind(lock.acquire().await), ErrorKind::InvalidConfig);
     assert!(server.is_empty());
+    let longest = lock_of_new_client(&server).await.hold_at_least(HOLD_AT_LEAST_MAX);
+    assert!(longest.acquire().await.unwrap().is_held());
 }
 
 /// The caller that the grant was for never takes it; one that re-enters does.

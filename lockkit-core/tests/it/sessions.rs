@@ -159,6 +159,7 @@ async fn odd_ttls_and_labels_are_refused_or_raised_and_reported() {
     let server = MemoryServer::new();
     let build = |ttl| LockClient::builder(server.backend()).ttl(ttl).clock(Clock::tokio()).build();
     assert_eq!(kind(build(Duration::ZERO).await), ErrorKind::InvalidConfig);
+    assert_eq!(build(TTL_MAX).await.unwrap().ttl(), TTL_MAX);
     assert_eq!(kind(build(TTL_MAX + Duration::from_secs(1)).await), ErrorKind::InvalidConfig);
     assert_eq!(kind(build(Duration::from_secs(10 * 365 * 24 * 3600)).await), ErrorKind::InvalidConfig);
     assert_eq!(kind(build(Duration::MAX).await), ErrorKind::InvalidConfig);
