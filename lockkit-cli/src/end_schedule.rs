@@ -161,6 +161,13 @@ mod tests {
     }
 
     #[test]
+    fn loss_reported_just_before_the_deadline_kills_at_once() {
+        let mut stopped = schedule();
+        stopped.lost(108 * S - 50 * MS);
+        assert_eq!(stopped.step(108 * S - 50 * MS, Duration::ZERO), Step::Kill);
+    }
+
+    #[test]
     fn loss_after_term_does_not_delay_the_kill() {
         let mut schedule = schedule();
         assert_eq!(schedule.step(106 * S, 2 * S), Step::Terminate(2 * S));

@@ -178,6 +178,9 @@ mod tests {
         );
         assert_ne!(one, seen(Some(of_other("next")), vec![own()]));
         assert_ne!(one, seen(Some(of_other("holder")), vec![of_other("a"), own()]));
+        let no_answer = |why: &str| Some(Seen::NoAnswer(why.into()));
+        assert_eq!(no_answer("refused"), no_answer("no route"), "one outage");
+        assert_ne!(one, no_answer("refused"));
     }
 
     #[test]

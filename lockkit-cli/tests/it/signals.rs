@@ -58,12 +58,14 @@ fn signal_that_ends_the_command_is_lockkits_status() {
 #[test]
 fn stopped_job_can_be_ended() {
     let home = Home::new();
-    let lockkit =
-        Started::until_started(&mut home.run(&["a"], "echo started; kill -STOP $$; echo continued"));
-    eventually("the stop", || (command_of(lockkit.pid()).state == 'T').then_some(()));
-    lockkit.send(Signal::TERM);
-    let ended = lockkit.done();
-    assert_eq!((ended.status, &*ended.stdout), (143, ""));
+    for (signal, status) in [(Signal::TERM, 143), (Signal::HUP, 129)] {
+        let lockkit =
+            Started::until_started(&mut home.run(&["a"], "echo started; kill -STOP $$; echo continued"));
+        eventually("the stop", || (command_of(lockkit.pid()).state == 'T').then_some(()));
+        lockkit.send(signal);
+        let ended = lockkit.done();
+        assert_eq!((ended.status, &*ended.stdout), (status, ""));
+    }
 }
 
 #[test]

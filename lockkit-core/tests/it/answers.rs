@@ -48,13 +48,26 @@ async fn claims_whose_entries_vanish_are_retried_with_pauses() {
     assert!((2..=12).contains(&claims), "{claims} claims in {TTL:?}");
 }
 
+/// A claim in the next session would fail in the same way.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn denial_is_returned_although_its_session_has_ended() {
+    for failure in [ErrorKind::Denied, ErrorKind::InvalidConfig, ErrorKind::Unexpected] {
+        let backend = Scripted::new(Lifetime::Session);
+        let lock = backend.client().await.lock(NAME).unwrap();
+        *backend.script.claim_failure.lock().unwrap() = Some(failure);
+        assert_eq!(kind(in_time(lock.acquire()).await), failure);
+        assert_eq!(backend.script.claims.load(Ordering::SeqCst), 1);
+    }
+}
+
+/// `None` would say that another client has the lock.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn wanted_claim_that_the_store_gives_up_is_an_error() {
     let backend = Scripted::new(Lifetime::Session);
     let lock = backend.client().await.lock(NAME).unwrap();
-    backend.script.denials_end_sessions.store(true, Ordering::SeqCst);
-    assert_eq!(kind(in_time(lock.acquire()).await), ErrorKind::Denied);
-    assert_eq!(backend.script.claims.load(Ordering::SeqCst), 1);
+    backend.script.claims_given_up.store(true, Ordering::SeqCst);
+    assert_eq!(kind(in_time(lock.acquire_timeout(TTL)).await), ErrorKind::Unexpected);
+    assert_eq!(kind(in_time(lock.acquire()).await), ErrorKind::Unexpected);
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]

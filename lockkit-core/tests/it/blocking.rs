@@ -197,6 +197,19 @@ fn work_of_a_busy_lock_is_not_started() {
     });
 }
 
+/// Many times, because a release in the background may be as fast.
+#[test]
+fn set_is_released_when_its_work_returns() {
+    in_time(|| {
+        let server = MemoryServer::new();
+        let set = client(&server).lock_all(["a", "b"]).unwrap();
+        for round in 0..100 {
+            assert_eq!(set.run(|guard| guard.tokens().len()).unwrap(), 2);
+            assert!(server.is_empty(), "released when the call returns, in round {round}");
+        }
+    });
+}
+
 #[test]
 fn operators_list_and_break_locks() {
     in_time(|| {

@@ -162,3 +162,16 @@ async fn short_hold_after_a_pause_without_holds_ends_in_time() {
     let _ = in_time(client.lock(NAME).unwrap().acquire()).await.unwrap();
     assert!(start.elapsed() <= longest + Duration::from_millis(2), "{:?}", start.elapsed());
 }
+
+/// It is not a whole number of seconds after the last event.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn silent_store_is_suspect_exactly_at_half_the_ttl() {
+    let (backend, start) = (Scripted::new(Lifetime::Session), Instant::now());
+    let builder = LockClient::builder(backend.clone()).ttl(TTL * 10).clock(Clock::tokio());
+    let client = builder.build().await.unwrap();
+    backend.script.heartbeats_wait.store(true, Ordering::SeqCst);
+    let suspect = in_time(client.status().changed()).await;
+    assert!(matches!(suspect, Status::Suspect { .. }), "{suspect:?}");
+    let late = start.elapsed().abs_diff(client.ttl() / 2);
+    assert!(late <= Duration::from_millis(10), "{:?} of {:?}", start.elapsed(), client.ttl());
+}

@@ -159,6 +159,27 @@ async fn lock_whose_release_is_not_confirmed_is_not_held_at_the_drain_limit() {
     assert!(start.elapsed() >= TTL / 2, "waited for the release");
 }
 
+/// The limit is beyond what the clock can show.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn drain_without_a_limit_waits_for_the_end_of_its_hold() {
+    let client = client(&MemoryServer::new()).await;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    let (drained, ()) = tokio::join!(client.drain(Duration::MAX), async {
+        sleep(TTL * 2).await;
+        assert!(guard.is_held());
+        guard.release().await.unwrap();
+    });
+    drained.unwrap();
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn drain_that_leaves_no_hold_returns_the_error_of_its_close() {
+    let backend = Scripted::new(Lifetime::Session);
+    let client = backend.client().await;
+    backend.script.unclosable.store(1, Ordering::SeqCst);
+    assert_eq!(kind(client.drain(TTL).await), ErrorKind::Unavailable);
+}
+
 /// Its request is not sent yet when the client begins to close.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn closing_client_sends_the_release_of_a_dropped_guard() {

@@ -1,13 +1,14 @@
 //! Elections: who leads, what it proposes, and what observers see, on a paused clock.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use crate::cancel_safety::poll_once;
-use crate::common::{NAME, TTL, client, eventually, in_time, kind, name, settle};
+use crate::common::{NAME, TTL, client, deliver_next, eventually, in_time, kind, name, settle};
 use lockkit_core::{
     ErrorKind, Leader, LockClient, Observer,
     limits::{
-        PROCLAIMS_WAITING_MAX, PROPOSAL_BYTES_MAX, RECHECK_PAUSE_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN,
+        OBSERVED_CHANGES_MAX, PROCLAIMS_WAITING_MAX, PROPOSAL_BYTES_MAX, RECHECK_PAUSE_MAX, RETRY_PAUSE_MAX,
+        RETRY_PAUSE_MIN,
     },
     memory::MemoryServer,
 };
@@ -107,6 +108,43 @@ async fn recheck_finds_changes_without_notifications() {
     let waited = start.elapsed();
     assert!(waited > Duration::ZERO && waited <= RECHECK_PAUSE_MAX, "{waited:?}");
     drop(leadership);
+}
+
+/// A change between the two would be found by the re-check only.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn observer_watches_before_it_reads() {
+    let server = MemoryServer::new();
+    let (watching, leading) = (client(&server).await, client(&server).await);
+    let election = leading.election(NAME).unwrap();
+    server.hold_requests();
+    let mut observer = watching.election(NAME).unwrap().observe();
+    deliver_next(&server).await;
+    // The second request of the observer is sent after this one.
+    let mut campaign = pin!(election.campaign("new"));
+    assert!(poll_once(campaign.as_mut()).is_pending());
+    settle().await;
+    assert_eq!(server.held_requests(), 2);
+    let start = Instant::now();
+    server.deliver_requests();
+    let leadership = in_time(campaign).await.unwrap();
+    while next(&mut observer).await.is_none() {}
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    drop(leadership);
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn changes_wait_for_a_slow_observer() {
+    let server = MemoryServer::new();
+    let leadership = client(&server).await.election(NAME).unwrap().campaign("0").await.unwrap();
+    let mut observer = client(&server).await.election(NAME).unwrap().observe();
+    settle().await;
+    for value in 1..OBSERVED_CHANGES_MAX {
+        leadership.proclaim(value.to_string()).await.unwrap();
+        settle().await;
+    }
+    for value in 0..OBSERVED_CHANGES_MAX {
+        assert_eq!(next(&mut observer).await.unwrap().value, value.to_string());
+    }
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]

@@ -225,3 +225,20 @@ async fn loop_of_tries_that_are_answered_at_once_lets_other_tasks_run() {
     }
     assert!(other.is_finished());
 }
+
+/// The task that makes the first polls lets others run in between, the heartbeat among them.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn releases_of_many_dropped_guards_let_other_tasks_run() {
+    const GUARDS: u64 = 1_000;
+    let backend = Scripted::new(Lifetime::Hold);
+    let client = backend.client().await;
+    let mut guards = Vec::new();
+    for number in 0..GUARDS {
+        guards.push(client.lock(format!("lock {number}")).unwrap().acquire().await.unwrap());
+    }
+    settle().await;
+    drop(guards);
+    let script = Arc::clone(&backend.script);
+    let other = tokio::spawn(async move { script.releases.load(Ordering::SeqCst) });
+    assert!(other.await.unwrap() < GUARDS, "all were sent before it ran");
+}

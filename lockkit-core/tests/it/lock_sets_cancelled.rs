@@ -196,3 +196,28 @@ async fn set_of_a_closed_client_is_refused() {
     settle().await;
     assert!(server.is_empty());
 }
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn set_without_patience_sends_one_request_for_a_busy_lock() {
+    let server = MemoryServer::new();
+    let busy = client(&server).await.lock(NAMES[0]).unwrap().acquire().await.unwrap();
+    let set = set_of_new_client(&server).await;
+    let before = server.requests();
+    assert!(set.acquire_timeout(Duration::ZERO).await.unwrap().is_none());
+    settle().await;
+    assert_eq!(server.requests() - before, 1, "a try leaves nothing to withdraw");
+    assert!(busy.is_held());
+}
+
+/// Its locks are lost at once, again and again; the pauses last a second by then.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn set_that_pauses_before_it_starts_again_ends_with_its_client() {
+    let client = client(&MemoryServer::new()).await;
+    let set = client.lock_all(NAMES).unwrap().max_hold(Duration::ZERO);
+    let acquiring = tokio::spawn(async move { set.acquire().await });
+    sleep(TTL).await;
+    let start = Instant::now();
+    client.drain(TTL).await.unwrap();
+    assert_eq!(kind(acquiring.await.unwrap()), ErrorKind::Closed);
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}

@@ -338,8 +338,62 @@ fn gauge_of_held_locks_counts_over_all_clients() {
         let guards = [held(&clients[0], "one").await, held(&clients[1], "two").await];
         sleep(TTL).await;
         assert_eq!(emitted.gauge("lockkit.held"), 2.0);
-        let [one, _two] = guards;
+        let [one, two] = guards;
         one.release().await.unwrap();
         assert_eq!(emitted.gauge("lockkit.held"), 1.0);
+        server.hold_requests();
+        drop(two);
+        settle().await;
+        assert_eq!(emitted.gauge("lockkit.held"), 0.0, "while it is being released");
+    });
+}
+
+#[test]
+fn unanswered_try_is_no_waiter() {
+    recorded(async |emitted| {
+        let server = MemoryServer::new();
+        let lock = client(&server).await.lock(NAME).unwrap();
+        server.hold_requests();
+        let trying = tokio::spawn(async move { lock.try_acquire().await });
+        settle().await;
+        assert_eq!((server.held_requests(), emitted.gauge("lockkit.waiters")), (1, 0.0));
+        server.deliver_requests();
+        assert!(in_time(trying).await.unwrap().unwrap().is_some());
+    });
+}
+
+/// No worker retries it: its claim waits for it.
+#[test]
+fn release_of_a_late_pinned_grant_is_counted_while_it_is_retried() {
+    recorded(async |emitted| {
+        let backend = Scripted::with_pins(Lifetime::Session);
+        let script = &backend.script;
+        script.releases_refused.store(true, Ordering::SeqCst);
+        script.pin_takes_ms.store((TTL * 2).as_millis() as u64, Ordering::SeqCst);
+        let lock = backend.client().await.lock(NAME).unwrap().hold_at_least(TTL * 10);
+        let acquiring = tokio::spawn(async move { lock.acquire().await });
+        eventually(TTL * 3, "refused", || script.releases_tried.load(Ordering::SeqCst) == 2).await;
+        assert_eq!(emitted.gauge("lockkit.releases.retrying"), 1.0);
+        script.pin_takes_ms.store(0, Ordering::SeqCst);
+        script.releases_refused.store(false, Ordering::SeqCst);
+        let _guard = in_time(acquiring).await.unwrap().unwrap();
+        assert_eq!(emitted.gauge("lockkit.releases.retrying"), 0.0);
+    });
+}
+
+#[test]
+fn heartbeat_takes_from_its_sending_to_its_answer() {
+    recorded(async |emitted| {
+        let backend = Scripted::new(Lifetime::Hold);
+        let _guard = held(&backend.client().await, NAME).await;
+        backend.script.heartbeats_wait.store(true, Ordering::SeqCst);
+        eventually(TTL, "sent", || backend.script.heartbeats.load(Ordering::SeqCst) == 1).await;
+        sleep(Duration::from_secs(1)).await;
+        backend.script.heartbeat_answers.notify_one();
+        settle().await;
+        let taken = emitted.take();
+        let took = seconds(&taken, "lockkit.heartbeat.duration", ("outcome", "renewed"));
+        assert!(matches!(took[..], [took] if (1.0..1.1).contains(&took)), "{took:?}");
+        assert_eq!(seconds(&taken, "lockkit.renewal.margin", ("scheme", "scripted")).len(), 1);
     });
 }

@@ -192,6 +192,19 @@ async fn busy_turn_stays_busy_if_the_last_look_fails() {
     drop(guard);
 }
 
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn attempts_in_an_outage_follow_each_other_with_growing_pauses() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let work = work(&client, Instant::now(), Duration::ZERO);
+    server.lose_replies(usize::MAX);
+    let before = server.requests();
+    assert_eq!(kind(work.begin_timeout(TTL / 2).await), ErrorKind::Unavailable);
+    let requests = server.requests() - before;
+    assert!((3..20).contains(&requests), "{requests} requests in {:?}, with the heartbeats", TTL / 2);
+    server.lose_replies(0);
+}
+
 /// The pauses between two attempts last up to two seconds.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn process_that_pauses_in_an_outage_is_closed_at_once() {
@@ -224,6 +237,9 @@ async fn periods_that_make_no_sense_are_refused() {
     let client = client(&MemoryServer::new()).await;
     for period in [Duration::ZERO, ONCE_PERIOD_MIN / 2, ONCE_PERIOD_MAX + ONCE_PERIOD_MIN] {
         assert_eq!(kind(client.once_per(NAME, period)), ErrorKind::InvalidConfig, "{period:?}");
+    }
+    for period in [ONCE_PERIOD_MIN, ONCE_PERIOD_MAX] {
+        assert!(client.once_per(NAME, period).is_ok(), "{period:?}");
     }
     let before_1970 = || SystemTime::UNIX_EPOCH - Duration::from_secs(1);
     let work = client.once_per(NAME, PERIOD).unwrap().wall_clock(before_1970);

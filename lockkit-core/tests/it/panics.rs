@@ -56,6 +56,18 @@ async fn panicked_release_is_retried_and_panicked_acquire_ends_its_session() {
     }
 }
 
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn heartbeat_that_panics_is_repeated_in_its_session() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let guard = backend.client().await.lock(NAME).unwrap().acquire().await.unwrap();
+    script.heartbeat_panics.store(true, Ordering::SeqCst);
+    tokio::time::sleep(TTL * 3).await;
+    assert!(!script.heartbeat_panics.load(Ordering::SeqCst), "it has panicked");
+    assert!(guard.is_held(), "{:?}", guard.check());
+    assert_eq!(script.opened.load(Ordering::SeqCst), 1);
+}
+
 /// A subscriber that panics at each event of this module.
 struct PanickingLog(&'static str);
 

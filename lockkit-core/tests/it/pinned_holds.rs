@@ -117,6 +117,32 @@ async fn claim_after_a_late_pin_waits_until_the_late_grant_is_released() {
     }
 }
 
+/// Its next retry is due after at least 0.8 s.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn end_of_the_session_ends_the_release_of_a_late_pinned_grant() {
+    let backend = Scripted::with_pins(Lifetime::Session);
+    let script = &backend.script;
+    script.releases_refused.store(true, Ordering::SeqCst);
+    script.pin_takes_ms.store((TTL * 2).as_millis() as u64, Ordering::SeqCst);
+    let lock = backend.client().await.lock(NAME).unwrap().hold_at_least(AT_LEAST);
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    eventually(TTL * 4, "five tries", || script.releases_tried.load(Ordering::SeqCst) == 5).await;
+    let start = Instant::now();
+    script.lose_session.notify_one();
+    assert_eq!(kind(in_time(acquiring).await.unwrap()), ErrorKind::Lost);
+    assert!(start.elapsed() <= Duration::from_millis(10), "{:?}", start.elapsed());
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn denied_pin_is_an_error_and_its_grant_is_released() {
+    let backend = Scripted::with_pins(Lifetime::Session);
+    let script = &backend.script;
+    script.pins_denied.store(true, Ordering::SeqCst);
+    let lock = backend.client().await.lock(NAME).unwrap().hold_at_least(AT_LEAST);
+    assert_eq!(kind(in_time(lock.acquire()).await), ErrorKind::Denied);
+    assert_eq!((script.claims.load(Ordering::SeqCst), script.releases.load(Ordering::SeqCst)), (1, 1));
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn late_pinned_grant_that_is_never_released_is_an_error_instead_of_a_wait() {
     let backend = Scripted::with_pins(Lifetime::Session);
@@ -164,6 +190,8 @@ async fn a_time_beyond_the_limit_is_refused() {
     let lock = lock_of_new_client(&server).await.hold_at_least(HOLD_AT_LEAST_MAX + Duration::from_secs(1));
     assert_eq!(kind(lock.acquire().await), ErrorKind::InvalidConfig);
     assert!(server.is_empty());
+    let longest = lock_of_new_client(&server).await.hold_at_least(HOLD_AT_LEAST_MAX);
+    assert!(longest.acquire().await.unwrap().is_held());
 }
 
 /// The caller that the grant was for never takes it; one that re-enters does.

@@ -60,12 +60,16 @@ pub(crate) struct Script {
     pub(crate) withdrawals_hang: AtomicBool,
     /// Every claim ends because its entry has vanished.
     pub(crate) entries_vanish: AtomicBool,
-    /// Every claim is denied, and the denial ends its session.
-    pub(crate) denials_end_sessions: AtomicBool,
+    /// Every claim fails with this error, which ends its session.
+    pub(crate) claim_failure: Mutex<Option<ErrorKind>>,
+    /// The store gives up every claim, although it is wanted.
+    pub(crate) claims_given_up: AtomicBool,
     /// The next acquire panics.
     pub(crate) acquire_panics: AtomicBool,
     /// The next release panics.
     pub(crate) release_panics: AtomicBool,
+    /// The next heartbeat panics.
+    pub(crate) heartbeat_panics: AtomicBool,
     /// Heartbeats report that the session is gone, and nothing about holds.
     pub(crate) session_gone: AtomicBool,
     /// Heartbeats renew the session, but report nothing about holds.
@@ -85,6 +89,8 @@ pub(crate) struct Script {
     pub(crate) ttl_is_halved: AtomicBool,
     /// How long the answer to a pin takes.
     pub(crate) pin_takes_ms: AtomicU64,
+    /// Pins are denied.
+    pub(crate) pins_denied: AtomicBool,
     /// Entries that were left to their pins.
     pub(crate) left: AtomicU64,
 }
@@ -207,10 +213,14 @@ impl Session for ScriptedSession {
         if self.script.entries_vanish.load(Ordering::SeqCst) {
             return Ok(Acquired::EntryGone);
         }
-        if self.script.denials_end_sessions.load(Ordering::SeqCst) {
+        if self.script.claims_given_up.load(Ordering::SeqCst) {
+            return Ok(Acquired::GaveUp);
+        }
+        let failure = *self.script.claim_failure.lock().unwrap();
+        if let Some(kind) = failure {
             self.script.lose_session.notify_one();
             tokio::time::sleep(Duration::from_millis(10)).await;
-            return Err(Error::new(ErrorKind::Denied, "acquire"));
+            return Err(Error::new(kind, "acquire"));
         }
         let armed_at = self.clock.now();
         if self.script.late.load(Ordering::SeqCst) {
@@ -227,6 +237,7 @@ impl Session for ScriptedSession {
 
     async fn renew(&self, held: &[Grant]) -> Renewals {
         self.script.heartbeats.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.script.heartbeat_panics.swap(false, Ordering::SeqCst), "panics on request");
         let armed_at = match self.script.renewals_are_old.load(Ordering::SeqCst) {
             true => self.opened_at,
             false => self.clock.now(),
@@ -289,7 +300,10 @@ impl Session for ScriptedSession {
 impl Pins for ScriptedSession {
     async fn pin(&self, _: &Grant, _: Duration) -> Result<bool> {
         tokio::time::sleep(Duration::from_millis(self.script.pin_takes_ms.load(Ordering::SeqCst))).await;
-        Ok(true)
+        match self.script.pins_denied.load(Ordering::SeqCst) {
+            true => Err(Error::new(ErrorKind::Denied, "pin")),
+            false => Ok(true),
+        }
     }
 
     async fn leave(&self, _: &Grant) -> Result<()> {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::common::{HANG, NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
 use async_trait::async_trait;
 use lockkit_core::{
-    ClientOptions, Clock, ErrorKind, LockClient, Result, Status,
+    ClientOptions, Clock, ErrorKind, LockClient, Owner, Result, Status,
     backend::{Backend, BackendInfo, Session},
     limits::{LABEL_BYTES_MAX, TRY_ANSWER_MAX, TTL_MAX, WAITERS_PER_CLIENT_MAX},
     memory::{MemoryBackend, MemoryServer},
@@ -159,6 +159,7 @@ async fn odd_ttls_and_labels_are_refused_or_raised_and_reported() {
     let server = MemoryServer::new();
     let build = |ttl| LockClient::builder(server.backend()).ttl(ttl).clock(Clock::tokio()).build();
     assert_eq!(kind(build(Duration::ZERO).await), ErrorKind::InvalidConfig);
+    assert_eq!(build(TTL_MAX).await.unwrap().ttl(), TTL_MAX);
     assert_eq!(kind(build(TTL_MAX + Duration::from_secs(1)).await), ErrorKind::InvalidConfig);
     assert_eq!(kind(build(Duration::from_secs(10 * 365 * 24 * 3600)).await), ErrorKind::InvalidConfig);
     assert_eq!(kind(build(Duration::MAX).await), ErrorKind::InvalidConfig);
@@ -222,6 +223,30 @@ async fn callers_beyond_the_limit_are_refused_and_leave_nothing() {
     let refused = client.lock(NAME).unwrap().acquire_timeout(TTL).await.unwrap_err();
     assert_eq!(tasks(), before, "a call that is refused starts nothing");
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert!(refused.to_string().contains("are waiting already"), "{refused}");
+    for waiter in waiting {
+        waiter.abort();
+    }
+    assert_eq!(kind(client.close().await), ErrorKind::Unavailable);
+}
+
+/// They share one claim, and each of them waits.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn callers_that_join_an_attempt_count_against_the_limit() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    let lock = client.lock(NAME).unwrap().reentrant(&Owner::new());
+    server.hold_requests();
+    let waiting: Vec<_> = (0..WAITERS_PER_CLIENT_MAX)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.acquire().await })
+        })
+        .collect();
+    // The clock moves only once all of them wait.
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(server.held_requests(), 1);
+    let refused = lock.acquire_timeout(TTL).await.unwrap_err();
     assert!(refused.to_string().contains("are waiting already"), "{refused}");
     for waiter in waiting {
         waiter.abort();

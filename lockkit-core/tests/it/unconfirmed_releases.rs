@@ -128,6 +128,36 @@ async fn a_withdrawal_that_is_not_confirmed_for_a_ttl_ends_its_session() {
     assert!(in_time(client.lock(NAME).unwrap().acquire()).await.unwrap().is_held(), "the client still works");
 }
 
+/// Its entry ends by itself, without the session.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn unconfirmed_withdrawal_of_a_hold_with_its_own_lifetime_ends_no_session() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let neighbour = client.lock("neighbour").unwrap().acquire().await.unwrap();
+    script.acquires_silent.store(true, Ordering::SeqCst);
+    script.withdrawals_hang.store(true, Ordering::SeqCst);
+    let time_limit = Duration::from_millis(100);
+    assert_eq!(kind(client.lock(NAME).unwrap().acquire_timeout(time_limit).await), ErrorKind::Unavailable);
+    sleep(client.ttl() * 3).await;
+    assert!(neighbour.is_held(), "{:?}", neighbour.check());
+    assert_eq!(script.opened.load(Ordering::SeqCst), 1);
+}
+
+/// Otherwise the client closes, and ends its session before the store has confirmed the release.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn guard_is_the_last_handle_of_its_client_until_its_release_is_confirmed() {
+    let (backend, client) = refusing(Lifetime::Session).await;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    drop(client);
+    let (released, ()) = tokio::join!(guard.release(), async {
+        sleep(TTL * 2 / 3).await;
+        backend.script.releases_refused.store(false, Ordering::SeqCst);
+    });
+    released.unwrap();
+    assert_eq!(backend.script.releases.load(Ordering::SeqCst), 1);
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn many_refused_releases_leave_few_tasks_and_are_bounded() {
     const GUARDS: usize = 100_000;
