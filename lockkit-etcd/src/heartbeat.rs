@@ -152,8 +152,13 @@ mod tests {
 
     use super::*;
     use crate::{
-        client::scripted::{Fate, Script},
-        tests::{TTL, config, server},
+        Form,
+        call::Server,
+        client::{
+            Client,
+            scripted::{Fate, Script},
+        },
+        tests::{TTL, config, first, server},
     };
 
     /// The read alone proves it.
@@ -189,5 +194,38 @@ mod tests {
         assert!(session.shows_hold(&listed, &entry));
         entry.exclusive.as_ref().unwrap().put_in_doubt();
         assert!(!session.shows_hold(&listed, &entry));
+    }
+
+    /// Each key takes its own reply.
+    #[tokio::test(start_paused = true)]
+    async fn hold_whose_first_key_is_gone_ends_no_other_hold() {
+        let (script, name) = (Script::default(), fresh_name());
+        let layout = config(1).guard("guards/").layout();
+        let opened = EtcdSession::open(server(&script, 1), layout, TTL, Clock::tokio()).await;
+        let session: Arc<dyn Session> = Arc::new(opened.unwrap());
+        let held = [acquire(&session, &name).await, acquire(&session, &fresh_name()).await];
+        script.delete(&script.keys(&format!("lockkit/{name}/"))[0]);
+        // The list shows nothing, so both are read by name.
+        let too_long = Fate::Refused(tonic::Code::OutOfRange, "message length too large");
+        script.rule(first(1, "LeaseTimeToLive", too_long));
+        let renewals = session.renew(&held).await;
+        let [(_, gone), (_, kept)] = &renewals.holds[..] else { panic!("{renewals:?}") };
+        assert!(matches!(gone, Renewal::Gone) && matches!(kept, Renewal::Renewed { .. }), "{renewals:?}");
+    }
+
+    /// No list confirms a single key, so the read by name is all there is.
+    #[tokio::test(start_paused = true)]
+    async fn read_of_the_holds_without_a_reply_takes_one_step() {
+        let (script, long) = (Script::default(), config(1).form(Form::Single).request_timeout(TTL));
+        let slow = Server::over(Client::scripted(&script), &long);
+        let opened = EtcdSession::open(slow, long.layout(), TTL, Clock::tokio()).await;
+        let session: Arc<dyn Session> = Arc::new(opened.unwrap());
+        let held = acquire(&session, &fresh_name()).await;
+        script.rule(|call| if call.is("Txn") { Fate::Lost } else { Fate::Served });
+        let since = tokio::time::Instant::now();
+        let renewals = session.renew(&[held]).await;
+        assert!(matches!(renewals.holds[0].1, Renewal::Unknown(_)), "{renewals:?}");
+        let step = TTL / HEARTBEAT_STEPS_PER_TTL;
+        assert!(since.elapsed() <= step + Duration::from_millis(1), "{:?}", since.elapsed());
     }
 }

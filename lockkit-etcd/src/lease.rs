@@ -170,3 +170,39 @@ pub(crate) async fn revoke_unused(server: &Server, id: LeaseId) -> Result<(), Re
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{
+        client::scripted::{Fate, Script},
+        tests::{TTL, first, server},
+    };
+
+    /// The server may have granted it as soon as the request was sent.
+    #[tokio::test(start_paused = true)]
+    async fn lifetime_of_a_new_lease_counts_from_its_request() {
+        let (script, clock) = (Script::default(), Clock::tokio());
+        // Of two endpoints, so the request is repeated until it is sent.
+        let server = server(&script, 2);
+        script.rule(first(20, "LeaseGrant", Fate::NotSent));
+        let (since, asked_at) = (Instant::now(), clock.now());
+        let lease = Lease::grant(&server, TTL, clock).await.unwrap();
+        assert!(since.elapsed() > Duration::ZERO);
+        assert_eq!(lease.armed_at(), asked_at);
+    }
+
+    /// The server reports whole seconds.
+    #[tokio::test(start_paused = true)]
+    async fn lease_in_its_last_second_has_not_ended() {
+        let script = Script::default();
+        let server = server(&script, 1);
+        let lease = Lease::grant(&server, Duration::ZERO, Clock::tokio()).await.unwrap();
+        script.put_leased("x", "", lease.id());
+        assert_eq!(lease.keys(&server).await.unwrap(), [b"x"]);
+        lease.revoke(&server).await.unwrap();
+        lease.keys(&server).await.unwrap_err();
+    }
+}

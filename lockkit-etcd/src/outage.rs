@@ -146,4 +146,15 @@ mod tests {
         let pauses = [(); 2].map(|()| jittered(TURN_PAUSE_MAX));
         assert_ne!(pauses[0], pauses[1], "the clients of a cluster send in step");
     }
+
+    /// Of many requests under way, one may fail at any time.
+    #[tokio::test(start_paused = true)]
+    async fn further_failures_do_not_postpone_the_next_turn() {
+        let outage = Outage::default();
+        outage.report(RequestError::no_reply());
+        let due = outage.next_turn();
+        tokio::time::advance(TURN_PAUSE_MIN / 2).await;
+        outage.report(RequestError::no_reply());
+        assert_eq!(outage.next_turn(), due);
+    }
 }

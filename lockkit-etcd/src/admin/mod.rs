@@ -183,12 +183,13 @@ async fn remaining(server: &Server, lease: LeaseId) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use lockkit_core::{ErrorKind, backend::ClaimId};
+    use lockkit_core::{Clock, ErrorKind, backend::ClaimId};
 
     use super::*;
     use crate::{
         client::scripted::{Fate, Script},
-        tests::{config, first, server},
+        lease::Lease,
+        tests::{TTL, config, first, server},
     };
 
     fn put(script: &Script, name: &LockName, lease: LeaseId) {
@@ -285,5 +286,20 @@ mod tests {
         script.take_calls();
         assert!(break_lock::break_hold(&server, &layout, &keys, &contender).await.unwrap());
         assert_eq!((script.count("Txn"), script.keys("lockkit/x/7").len()), (9, 0));
+    }
+
+    /// However many wait for it.
+    #[tokio::test(start_paused = true)]
+    async fn remaining_lifetime_of_the_holder_is_read_first() {
+        let (script, name) = (Script::default(), LockName::new("x").unwrap());
+        let (server, keys) = (server(&script, 1), LockKeys::of(&config(1).layout(), &name).unwrap());
+        let lease = Lease::grant(&server, TTL, Clock::tokio()).await.unwrap();
+        put(&script, &name, lease.id());
+        for waiting in 7..40 {
+            put(&script, &name, waiting);
+        }
+        let mut seen = keys.read(&server, INSPECTED_CONTENDERS_MAX).await.unwrap().inspection();
+        add_remaining(&server, &mut seen).await;
+        assert_eq!(seen.inspection.holder.unwrap().remaining, Some(TTL));
     }
 }

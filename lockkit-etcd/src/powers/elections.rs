@@ -97,3 +97,28 @@ impl Elections for EtcdSession {
         put.map_err(|fault| fault.into_error("proclaim").with_lock(grant.name()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_conformance::direct::{acquire, fresh_name};
+    use lockkit_core::{Clock, backend::Session};
+
+    use super::*;
+    use crate::{
+        client::scripted::Script,
+        tests::{TTL, config, server},
+    };
+
+    /// However many candidates there are.
+    #[tokio::test(start_paused = true)]
+    async fn look_at_a_leader_returns_one_key() {
+        let (script, name) = (Script::default(), fresh_name());
+        let opened = EtcdSession::open(server(&script, 1), config(1).layout(), TTL, Clock::tokio()).await;
+        let session: Arc<dyn Session> = Arc::new(opened.unwrap());
+        let _held = acquire(&session, &name).await;
+        script.take_calls();
+        assert!(session.elections().unwrap().leader(&name).await.unwrap().is_some());
+        let calls = script.take_calls();
+        assert!(calls.len() == 1 && calls[0].is("Range") && calls[0].limit() == 1, "{calls:?}");
+    }
+}

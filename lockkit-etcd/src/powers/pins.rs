@@ -245,7 +245,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        client::scripted::Script,
+        client::scripted::{Fate, Script},
         tests::{TTL, busy, config, server},
     };
 
@@ -294,7 +294,7 @@ mod tests {
         let session = Arc::new(EtcdSession::open(slow, long.layout(), TTL, Clock::tokio()).await.unwrap());
         let held = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
         session.pin(&held, Duration::from_secs(1)).await.unwrap();
-        script.rule(|_| crate::client::scripted::Fate::Lost);
+        script.rule(|_| Fate::Lost);
         let (step, since) = (Duration::from_secs(2), tokio::time::Instant::now());
         session.end_pins(&[held], session.lease.now().after(TTL), step).await;
         assert_eq!(since.elapsed(), step);
@@ -317,6 +317,35 @@ mod tests {
             drop(leaving);
         });
         assert_eq!(script.count("Txn"), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn key_that_was_moved_back_is_not_moved_again() {
+        let script = Script::default();
+        let (session, held, _) = held(&script).await;
+        session.pin(&held, Duration::from_secs(1)).await.unwrap();
+        let held = [held];
+        for moves in [1, 0] {
+            script.take_calls();
+            session.renew(&held).await;
+            let calls = script.take_calls();
+            assert_eq!(calls.iter().filter(|call| call.is("Txn") && call.puts()).count(), moves);
+        }
+    }
+
+    /// Another rewrite of the key would fail the compare of this one.
+    #[tokio::test(start_paused = true)]
+    async fn pin_excludes_other_rewrites_of_its_key_until_it_is_answered() {
+        let script = Script::default();
+        let (session, held, entry) = held(&script).await;
+        script.rule(|call| if call.is("LeaseGrant") { Fate::Lost } else { Fate::Served });
+        let meanwhile = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            entry.held.one_at_a_time.try_lock().is_err()
+        };
+        let (pinned, is_taken) = tokio::join!(session.pin(&held, TTL), meanwhile);
+        assert!(pinned.is_err() && is_taken);
+        assert!(entry.held.one_at_a_time.try_lock().is_ok());
     }
 
     /// A server whose clock is one per cent faster ends the lease that much earlier.

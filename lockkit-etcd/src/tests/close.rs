@@ -130,3 +130,16 @@ async fn left_pin_whose_move_was_not_answered_outlives_the_session() {
     bounded(session.close()).await.unwrap();
     assert_eq!(script.keys("lockkit/test").len(), 1);
 }
+
+/// Nothing needs that lease any more.
+#[tokio::test(start_paused = true)]
+async fn pin_that_has_ended_does_not_keep_the_lease_of_its_session() {
+    let script = Script::default();
+    let session = session(&script).await;
+    let held = acquire(&session, &fresh_name()).await;
+    assert!(session.pins().unwrap().pin(&held, TTL / 2).await.unwrap());
+    session.renew(std::slice::from_ref(&held)).await;
+    tokio::time::advance(TTL / 2).await;
+    bounded(session.close()).await.unwrap();
+    assert!(script.keys("").is_empty());
+}

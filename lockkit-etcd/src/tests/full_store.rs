@@ -1,22 +1,25 @@
 //! A store that is full, or becomes full with a request.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use lockkit_conformance::direct::{acquire, assert_error, bounded, fresh_name, is_renewed, release, start};
 use lockkit_core::{
     ErrorKind,
     backend::{ClaimId, Session},
 };
+use tokio::time::Instant;
 use tonic::Code;
 
-use super::{config, first, queue_session, session_of};
+use super::{TTL, config, first, queue_session, session_of};
 use crate::{
     EtcdConfig, Form,
     client::{
         GetOptions,
         scripted::{Call, Fate, Script},
     },
+    entry::QueueEntry,
     late_bump::DELETIONS_OWED_MAX,
+    session::EtcdSession,
 };
 
 const SPACE_EXCEEDED: &str = "etcdserver: mvcc: database space exceeded";
@@ -41,6 +44,12 @@ fn reaches_its_limit(number: usize) -> impl FnMut(&Call) -> Fate + Send + 'stati
             _ => full(call),
         }
     }
+}
+
+/// The entry of a hold.
+async fn held(session: &Arc<EtcdSession>) -> Arc<QueueEntry> {
+    let grant = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
+    session.claims.get(grant.claim()).unwrap()
 }
 
 /// The forms of a lock, with the number of the request that makes the claim the holder.
@@ -110,17 +119,70 @@ async fn lost_reply_before_the_store_was_full_ends_no_session() {
     }
 }
 
+/// Another claim may end in the full store while the bump is under way.
+#[tokio::test(start_paused = true)]
+async fn bump_that_is_owed_meanwhile_is_made_up_for_by_the_next_heartbeat() {
+    let script = Script::default();
+    let session = queue_session(&script).await;
+    let (now, later) = (held(&session).await, held(&session).await);
+    session.owe_bump(&now);
+    let (owing, mut later) = (session.clone(), Some(later));
+    script.rule(move |call| {
+        if call.is("Txn")
+            && let Some(entry) = later.take()
+        {
+            owing.owe_bump(&entry);
+        }
+        Fate::Served
+    });
+    for left in [1, 0] {
+        session.bump_late(TTL).await;
+        assert_eq!(script.keys("lockkit/test").len(), left);
+    }
+    // The rule refers to its own server.
+    script.serve();
+}
+
+/// etcd refuses transactions of more than 128 operations.
+#[tokio::test(start_paused = true)]
+async fn what_a_late_bump_deletes_fits_into_transactions() {
+    const ENDED: usize = 150;
+    let script = Script::default();
+    let session = queue_session(&script).await;
+    let entry = held(&session).await;
+    for _ in 0..ENDED {
+        session.owe_bump(&entry);
+    }
+    let epoch = session.epoch.current();
+    for transactions in [1, 1, 0] {
+        script.take_calls();
+        session.renew(&[]).await;
+        assert_eq!(script.count("Txn"), transactions);
+    }
+    assert!(session.epoch.current() > epoch);
+}
+
+/// The heartbeat must end before the next one.
+#[tokio::test(start_paused = true)]
+async fn late_bump_without_a_reply_takes_one_step_of_a_heartbeat() {
+    let script = Script::default();
+    let session = session_of(&script, &config(1).request_timeout(TTL)).await;
+    session.owe_bump(&held(&session).await);
+    script.rule(|call| if call.is("Txn") { Fate::Lost } else { Fate::Served });
+    let since = Instant::now();
+    assert!(is_renewed(&session.renew(&[]).await.session));
+    assert!(since.elapsed() <= TTL / 7 + Duration::from_millis(1), "{:?}", since.elapsed());
+}
+
+/// Copies create nothing without its lease.
 #[tokio::test(start_paused = true)]
 async fn session_that_owes_too_many_deletions_ends() {
-    let (script, name) = (Script::default(), fresh_name());
-    let queued = queue_session(&script).await;
-    let session: Arc<dyn Session> = queued.clone();
-    for count in 0..=DELETIONS_OWED_MAX {
-        assert!(!queued.state.is_over(), "after {count}");
-        script.rule(first(1, "Txn", Fate::Unanswered));
-        let held = acquire(&session, &name).await;
-        script.rule(full);
-        bounded(session.release(&held)).await.unwrap();
+    let session = queue_session(&Script::default()).await;
+    let entry = held(&session).await;
+    for _ in 0..DELETIONS_OWED_MAX {
+        session.owe_bump(&entry);
     }
-    assert!(queued.state.is_over());
+    assert!(!session.state.is_over());
+    session.owe_bump(&entry);
+    assert!(session.state.is_over());
 }

@@ -369,3 +369,17 @@ async fn key_of_an_unanswered_proclamation_is_not_reused() {
         release(&session, &again).await;
     }
 }
+
+/// It shows no more than a refused connection does: all others still wait for their turn.
+#[tokio::test(start_paused = true)]
+async fn request_without_an_answer_does_not_end_an_outage() {
+    let script = Script::default();
+    let server = server(&script, 1);
+    for fault in [first(3, "Range", Fate::NotSent), first(1, "Range", SILENT_LEADER)] {
+        script.rule(fault);
+        server.range("x", GetOptions::new()).await.unwrap_err();
+    }
+    let since = Instant::now();
+    server.range("x", GetOptions::new()).await.unwrap();
+    assert!(since.elapsed() > Duration::ZERO);
+}

@@ -11,10 +11,15 @@ use tonic::Code;
 
 use super::{after_requests, busy, queue_session, times};
 use crate::{
-    client::scripted::{Fate, Script},
+    client::{
+        GetOptions,
+        scripted::{Fate, Script},
+    },
     session::EtcdSession,
     watch::WatchGuard,
 };
+
+const STALE: Fate = Fate::Refused(Code::Unauthenticated, "etcdserver: invalid auth token");
 
 fn observe(session: &EtcdSession, changes: &Arc<Notify>) -> WatchGuard {
     session.watches.observe(&session.layout.queue(&fresh_name()).unwrap(), changes)
@@ -118,4 +123,19 @@ async fn login_of_a_stream_that_is_not_answered_is_given_up() {
     let _watch = observe(&session, &changes);
     bounded(changes.notified()).await;
     assert_eq!((script.count("Authenticate"), since.elapsed()), (1, super::REQUEST));
+}
+
+/// Another one would cost the server much.
+#[tokio::test(start_paused = true)]
+async fn stream_uses_the_login_that_a_request_has_renewed() {
+    let script = Script::default();
+    let (session, changes) = (queue_session(&script).await, Arc::default());
+    script.rule(super::first(1, "Range", STALE));
+    session.server.range("x", GetOptions::new()).await.unwrap();
+    assert_eq!(script.count("Authenticate"), 1);
+    script.take_calls();
+    script.rule(super::first(1, "Watch", STALE));
+    let _watch = observe(&session, &changes);
+    bounded(changes.notified()).await;
+    assert_eq!(script.count("Authenticate"), 0);
 }

@@ -308,3 +308,63 @@ async fn predecessor_is_watched_from_the_revision_after_the_read_that_found_it()
     waiting.control.give_up();
     assert!(is_gave_up(&waiting.ends().await));
 }
+
+/// Behind its own claim a waiter has no watch: nothing else shows that its key was deleted.
+#[tokio::test(start_paused = true)]
+async fn recheck_behind_a_claim_of_its_client_finds_the_key_of_the_waiter_gone() {
+    let (script, name) = (Script::default(), fresh_name());
+    let queue = super::queue_session(&script).await;
+    let session: std::sync::Arc<dyn Session> = queue.clone();
+    let held = acquire(&session, &name).await;
+    let waiting = enqueued(&session, &name).await;
+    let since = Instant::now();
+    script.delete(&queue.claims.get(waiting.claim.id()).unwrap().key);
+    assert!(is_entry_gone(&waiting.ends().await));
+    assert!(since.elapsed() <= latest_recheck(TTL) + Duration::from_millis(1));
+    release(&session, &held).await;
+}
+
+/// As the waiters of a queue.
+#[tokio::test(start_paused = true)]
+async fn waiter_for_one_key_rechecks_once_per_pause() {
+    let name = fresh_name();
+    for (config, key) in [
+        (config(1).form(Form::Single), format!("lockkit/{name}")),
+        (config(1).guard("guards/"), format!("guards/{name}")),
+    ] {
+        let script = Script::default();
+        let session: std::sync::Arc<dyn Session> = session_of(&script, &config).await;
+        script.put(&key, "");
+        let waiting = start(&session, &name);
+        after_requests(&script, "Watch", 1).await;
+        script.take_calls();
+        sleep(latest_recheck(TTL) * 5).await;
+        assert!((4..=7).contains(&script.count("Txn")), "{key}: {}", script.count("Txn"));
+        waiting.control.give_up();
+        assert!(is_gave_up(&waiting.ends().await));
+    }
+}
+
+/// A login costs a server much, so it may be too busy for that.
+#[tokio::test(start_paused = true)]
+async fn claim_waits_while_its_login_cannot_be_renewed() {
+    const LOGINS: usize = 3;
+    for form in [Form::Queue, Form::Single] {
+        let script = Script::default();
+        let session: std::sync::Arc<dyn Session> = session_of(&script, &config(1).form(form)).await;
+        let mut refused = 0;
+        script.rule(move |call| match &*call.method {
+            "Txn" if refused < LOGINS => {
+                Fate::Refused(tonic::Code::Unauthenticated, "etcdserver: invalid auth token")
+            }
+            "Authenticate" => {
+                refused += 1;
+                Fate::Refused(tonic::Code::ResourceExhausted, "etcdserver: too many requests")
+            }
+            _ => Fate::Served,
+        });
+        let held = acquire(&session, &fresh_name()).await;
+        assert_eq!(script.count("Authenticate"), LOGINS, "{form:?}");
+        release(&session, &held).await;
+    }
+}

@@ -247,3 +247,51 @@ fn compacted() -> RequestError {
 fn refused(answer: &WatchResponse) -> RequestError {
     RequestError::new(Effect::LoginStale, ErrorKind::Denied, answer.cancel_reason().to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_conformance::direct::fresh_name;
+
+    use super::*;
+    use crate::{
+        client::scripted::Script,
+        tests::{config, server},
+    };
+
+    fn task(script: &Script) -> StreamTask {
+        StreamTask {
+            server: server(script, 1),
+            state: SessionState::default(),
+            keys: config(1).layout().client(7),
+            claims: Arc::default(),
+            watches: Arc::default(),
+            broken: Arc::default(),
+            next: None,
+            login: LoginNumber::default(),
+        }
+    }
+
+    /// The second stream may break before it has reported what the first one has missed.
+    #[tokio::test(start_paused = true)]
+    async fn confirmation_of_a_reopened_stream_does_not_move_its_beginning() {
+        let script = Script::default();
+        let mut task = task(&script);
+        for _ in 0..2 {
+            let _stream = task.open().await.unwrap();
+            assert_eq!(task.next, Some(1));
+            script.put(&task.keys.handoff_key, "");
+        }
+    }
+
+    /// Its id stays in use on this stream.
+    #[tokio::test(start_paused = true)]
+    async fn compacted_watch_of_a_queue_ends_the_stream() {
+        let mut task = task(&Script::default());
+        let queue = config(1).layout().queue(&fresh_name()).unwrap();
+        let _watch = task.watches.observe(&queue, &Arc::default());
+        let watch_id = OWN_KEYS + 1;
+        let answer =
+            WatchResponse { watch_id, canceled: true, compact_revision: 7, ..WatchResponse::default() };
+        task.cancelled(watch_id, &answer).await.unwrap_err();
+    }
+}

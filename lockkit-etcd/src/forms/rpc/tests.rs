@@ -17,7 +17,11 @@ use tonic::Code;
 
 use super::{RpcClaim, RpcSession};
 use crate::{
-    client::scripted::{Fate, Script},
+    call::Server,
+    client::{
+        Client,
+        scripted::{Fate, Script},
+    },
     lease::Lease,
     tests::{REQUEST, TTL, after_requests, busy, config, first, foreign, server, times},
 };
@@ -281,4 +285,36 @@ async fn hold_whose_lease_has_ended_is_gone() {
     script.rule(|call| if call.is("Txn") { Fate::Lost } else { Fate::Served });
     let renewals = session.renew(&[held]).await;
     assert!(matches!(renewals.holds[0].1, Renewal::Gone), "{renewals:?}");
+}
+
+/// Its key would be the last one in the queue then.
+#[tokio::test(start_paused = true)]
+async fn waiter_whose_look_is_refused_does_not_start_again() {
+    let (script, session) = scripted().await;
+    let name = fresh_name();
+    let waiting = unanswered_waiter(&script, &session, &name);
+    after_requests(&script, "Lock", 1).await;
+    script.take_calls();
+    script.rule(busy("Txn"));
+    tokio::time::sleep(TTL).await;
+    assert!(script.count("Txn") > 1 && waiting.is_waiting());
+    assert_eq!((script.count("Lock"), script.count("LeaseRevoke")), (0, 0));
+    gives_up_at_once(waiting).await;
+}
+
+/// Also where a request may take longer.
+#[tokio::test(start_paused = true)]
+async fn heartbeat_without_replies_ends_before_the_next_one() {
+    let (script, long) = (Script::default(), config(1).form(crate::Form::Rpc).request_timeout(TTL));
+    let slow = Server::over(Client::scripted(&script), &long);
+    let opened = RpcSession::open(slow, long.layout(), TTL, Clock::tokio()).await;
+    let session: Arc<dyn Session> = Arc::new(opened.unwrap());
+    let held = acquire(&session, &fresh_name()).await;
+    script.rule(|_| Fate::Lost);
+    for holds in [&[held][..], &[]] {
+        let since = Instant::now();
+        let renewals = session.renew(holds).await;
+        assert!(matches!(renewals.session, Renewal::Unknown(_)), "{renewals:?}");
+        assert!(since.elapsed() < TTL / 3, "{:?}", since.elapsed());
+    }
 }
