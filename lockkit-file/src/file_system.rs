@@ -153,6 +153,9 @@ mod linux {
                 (0xaad7_aaea, "PanFS"),
                 (0x2003_0528, "OrangeFS"),
                 (0xbacb_acbc, "vmhgfs"),
+                // With a block device, they would be taken for local if they were not known.
+                (0x0116_1970, "GFS2"),
+                (0x7461_636f, "OCFS2"),
             ] {
                 assert_eq!(kind(magic), Kind::Shared(name));
             }

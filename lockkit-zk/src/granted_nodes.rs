@@ -68,4 +68,18 @@ mod tests {
         assert_eq!(granted.path(&name, CreatedNode::token_of(21)), None);
         assert_eq!(granted.path(&LockName::new("b").unwrap(), CreatedNode::token_of(1)), None);
     }
+
+    /// The next session of a client may hold locks before the last one is dropped.
+    #[test]
+    fn end_of_a_session_forgets_its_own_nodes_only() {
+        let (granted, name) = (GrantedNodes::default(), LockName::new("a").unwrap());
+        let ids = [1, 2, 3].map(|session| {
+            let node = CreatedNode { path: format!("/a/{session}"), czxid: session };
+            let (id, granted_node) = (ClaimId::random(), GrantedNode { session, name: name.clone(), node });
+            granted.insert(id, granted_node);
+            id
+        });
+        granted.remove_session(2);
+        assert_eq!(ids.map(|id| granted.get(id).is_some()), [true, false, true]);
+    }
 }

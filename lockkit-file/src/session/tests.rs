@@ -102,6 +102,23 @@ async fn a_poll_follows_each_pause() {
     assert_eq!(taken, 3);
 }
 
+/// Before the first check whether the file still has its name.
+#[tokio::test(start_paused = true)]
+async fn waiter_polls_twenty_times_a_second() {
+    let folder = tempfile::tempdir().unwrap();
+    let (holding, waiting, control) = (session(&folder), session(&folder), ClaimControl::new());
+    let _held = granted(&holding).await;
+    let claim = claim(&control);
+    let Ok(AttemptOutcome::Busy(file)) = waiting.attempt(&claim, None).await else {
+        panic!("the lock is held")
+    };
+    let mut polls = 0;
+    let mut pauses = POLL.build().inspect(|_| polls += 1);
+    let polling = waiting.poll(&claim, file, &mut pauses);
+    assert!(timeout(Duration::from_millis(900), polling).await.is_err(), "it is held");
+    assert!(polls >= 20, "{polls}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn local_queue_yields_to_other_processes() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,10 @@
 //! Exclusion and rising tokens between processes.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use lockkit_core::FencingToken;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -68,6 +72,14 @@ async fn tokens_rise_from_the_wall_clock_when_the_lock_file_was_deleted() {
     let before = next_token(folder.path()).await;
     fs::remove_file(folder.path().join("orders%2F42.lock")).unwrap();
     assert!(next_token(folder.path()).await > before);
+}
+
+/// No client makes a grant per microsecond, so no token of a deleted file is ahead of the clock.
+#[tokio::test]
+async fn first_token_is_the_wall_clock_in_microseconds() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
+    assert!(u128::from(next_token(folder.path()).await) >= before);
 }
 
 #[tokio::test]

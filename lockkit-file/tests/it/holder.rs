@@ -1,6 +1,6 @@
 //! Inspections: who holds a lock.
 
-use std::fs;
+use std::{fs, os::unix::fs::symlink};
 
 use lockkit_core::LockClient;
 use lockkit_file::{FileBackend, FileConfig, INSPECTED_DATA_CHARS_MAX};
@@ -61,6 +61,17 @@ async fn inspection_never_makes_a_try_fail() {
     inspections.abort();
 }
 
+/// A reader has the file locked for a moment, too.
+#[tokio::test]
+async fn one_inspection_is_no_holder_to_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = client(folder.path()).await;
+    client.lock(NAME).unwrap().acquire().await.unwrap().release().await.unwrap();
+    let reader = fs::File::open(folder.path().join("orders%2F42.holder")).unwrap();
+    reader.try_lock_shared().unwrap();
+    assert_eq!(client.inspect(NAME).await.unwrap().holder, None);
+}
+
 #[tokio::test]
 async fn foreign_content_of_a_holder_file_is_only_shown() {
     let folder = tempfile::tempdir().unwrap();
@@ -111,6 +122,17 @@ async fn foreign_holder_file_is_replaced_and_not_written() {
         assert_eq!(std::io::read_to_string(opened).unwrap(), content);
         guard.release().await.unwrap();
     }
+}
+
+/// It cannot be opened. Otherwise inspections would show no holder for as long as it is there.
+#[tokio::test]
+async fn link_in_place_of_the_holder_file_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = client(folder.path()).await;
+    symlink("elsewhere", folder.path().join("orders%2F42.holder")).unwrap();
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    assert_eq!(client.inspect(NAME).await.unwrap().holder.unwrap().token, Some(guard.token()));
+    assert!(!folder.path().join("elsewhere").exists(), "it was followed");
 }
 
 #[tokio::test]

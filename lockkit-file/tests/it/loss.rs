@@ -1,6 +1,6 @@
 //! Holds whose files are deleted or replaced.
 
-use std::fs;
+use std::{fs, os::unix::fs::symlink};
 
 use lockkit_core::{ErrorKind, Status};
 
@@ -28,6 +28,18 @@ async fn a_hold_whose_file_was_replaced_is_lost() {
     let path = folder.path().join(LOCK_FILE);
     fs::copy(&path, folder.path().join("copy")).unwrap();
     fs::rename(folder.path().join("copy"), &path).unwrap();
+    assert_eq!(soon("the loss", guard.lost()).await.kind(), ErrorKind::Lost);
+}
+
+/// Others refuse to open it, or get another lock file once it is gone.
+#[tokio::test]
+async fn a_hold_whose_file_was_replaced_by_a_link_to_it_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = client(folder.path()).await;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    let path = folder.path().join(LOCK_FILE);
+    fs::rename(&path, folder.path().join("moved")).unwrap();
+    symlink("moved", &path).unwrap();
     assert_eq!(soon("the loss", guard.lost()).await.kind(), ErrorKind::Lost);
 }
 

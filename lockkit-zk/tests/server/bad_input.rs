@@ -66,6 +66,25 @@ async fn missing_permission_is_denied() {
     release(&other, &waiting.granted().await).await;
 }
 
+/// Others could replace what a holder proposes or has recorded.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_node_of_a_client_with_a_login_is_closed_to_others() {
+    let (server, root, name) = (shared(), fresh_name(), fresh_name());
+    let url = format!("zk://app:secret@{}/?root=/{root}", server.endpoint());
+    let (session, stranger) = (session_at(&url, LONG).await, plain(server).await);
+    let held = acquire(&session, &name).await;
+    assert!(bounded(session.records().unwrap().write(&held, "x", LONG)).await.unwrap());
+    let mut paths: Vec<String> = server.ephemerals().unwrap().into_values().flatten().collect();
+    paths.retain(|path| path.starts_with(&format!("/{root}/")));
+    assert_eq!(paths.len(), 2, "its own node and the claim's: {paths:?}");
+    paths.extend([format!("/{root}/{name}"), format!("/{root}/:records/{name}")]);
+    for path in paths {
+        let error = stranger.get_data(&path).await.unwrap_err();
+        assert_eq!(error, zookeeper_client::Error::NoAuth, "{path}");
+    }
+    release(&session, &held).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_open_leaves_no_session() {
     let server = own_server();

@@ -13,9 +13,9 @@ use lockkit_testbed::{Proxy, ZooKeeper};
 use tokio::time::sleep;
 
 use crate::common::{
-    LONG, acquire, backend, bounded, fresh_name, granted, heartbeat, held_create_and_list, is_gave_up,
-    is_renewed, node, own_server, patient_url, queue, quiet_session, quiet_url, release, session_at, start,
-    try_acquire, undisturbed, until, watching,
+    LONG, acquire, backend, bounded, fresh_name, granted, heartbeat, held_create_and_list, inspect,
+    is_gave_up, is_renewed, node, own_server, patient_url, queue, quiet_session, quiet_url, release,
+    session_at, start, try_acquire, undisturbed, until, watching,
 };
 use crate::elections::{lead, proclaim};
 
@@ -282,6 +282,27 @@ async fn release_to_one_of(waiters: usize) -> (Duration, ((u64, u64), (u64, u64)
     .await;
     let read_cost = cost_of_reading_watches(&server).await;
     (since.elapsed(), (spent, read_cost))
+}
+
+/// Each node of another program may hold up to a mebibyte.
+#[tokio::test(flavor = "multi_thread")]
+async fn inspection_reads_twenty_nodes_at_once() {
+    let (server, name) = (own_server(), fresh_name());
+    for directory in ["/lockkit", &node(&name)] {
+        server.create(directory, "").unwrap();
+    }
+    let (mut costs, mut nodes) = (Vec::new(), 0);
+    for contenders in [20, 21, 41] {
+        while nodes < contenders {
+            server.create(&format!("{}/lock-{nodes:010}", node(&name)), "").unwrap();
+            nodes += 1;
+        }
+        let spent = spent(&server, async || {
+            assert_eq!(inspect(&server.url(), &name).await.waiters.len(), contenders - 1);
+        });
+        costs.push(spent.await.0);
+    }
+    assert_eq!(costs, [costs[0], costs[0] + 1, costs[0] + 2]);
 }
 
 /// Read, write; then behind a request through the leader once more, because a follower may show the old state for long.

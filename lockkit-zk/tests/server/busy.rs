@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use lockkit_core::{
     Clock, ErrorKind,
-    backend::{Acquired, Backend},
+    backend::{Acquired, Backend, Renewal},
     limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
 };
 use lockkit_testbed::Proxy;
 
 use crate::{
     common::{
-        LONG, acquire, backend, bounded, enqueued, fresh_name, inspect, is_gave_up, patient_url, refusal,
-        release, session, session_at, shared, start, try_acquire, until, url_through,
+        LONG, acquire, backend, bounded, enqueued, fresh_name, heartbeat, inspect, is_gave_up, is_renewed,
+        patient_url, refusal, release, session, session_at, shared, start, try_acquire, until, url_through,
     },
     elections::{elections, lead},
 };
@@ -104,6 +104,40 @@ async fn claim_that_is_given_up_ends_during_a_pause() {
         took.push(given_up.elapsed());
         proxy.pass();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claim_of_a_closed_session_ends_during_a_pause() {
+    const GROWN: u64 = 5;
+    const ROUNDS_MAX: usize = 5;
+    let mut took = Vec::new();
+    while took.last().is_none_or(|took| *took > RETRY_PAUSE_MAX / 5) {
+        assert!(took.len() < ROUNDS_MAX, "{took:?}");
+        let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+        let (session, name) = (session_at(&url_through(&proxy), LONG).await, fresh_name());
+        release(&session, &acquire(&session, &name).await).await;
+        proxy.refuse_requests(CREATE, THROTTLED, u64::MAX);
+        let claim = start(&session, &name);
+        until("pauses are long", async || proxy.counts().dropped == GROWN).await;
+        let closing = Instant::now();
+        bounded(session.close()).await.unwrap();
+        assert_eq!(claim.ends().await.unwrap_err().kind(), ErrorKind::Closed);
+        took.push(closing.elapsed());
+    }
+}
+
+/// The leader's answer proves that the session is alive, whatever becomes of the reads behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeat_whose_reads_are_refused_renews_its_session_alone() {
+    let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+    let session = session_at(&patient_url(&proxy), LONG).await;
+    let held = acquire(&session, &fresh_name()).await;
+    proxy.refuse_requests(MULTI_READ, THROTTLED, 1);
+    let renewals = heartbeat(&session, &[&held]).await;
+    assert!(is_renewed(&renewals.session), "{renewals:?}");
+    assert!(matches!(renewals.holds[..], [(_, Renewal::Unknown(_))]), "{renewals:?}");
+    assert!(is_renewed(&heartbeat(&session, &[&held]).await.holds[0].1));
+    release(&session, &held).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

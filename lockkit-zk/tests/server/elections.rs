@@ -10,8 +10,9 @@ use lockkit_testbed::{Proxy, ZooKeeper};
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::common::{
-    LONG, acquire, at_leader_and_follower, backend, bounded, contend, fresh_name, granted, node,
-    own_ensemble, own_server, plain, queue, release, session, session_at, shared, through_proxy, url_through,
+    LONG, acquire, at_leader_and_follower, backend, bounded, contend, enqueued, fresh_name, granted, node,
+    own_ensemble, own_server, patient_url, plain, queue, release, session, session_at, shared, through_proxy,
+    url_through,
 };
 
 /// What a candidate stores.
@@ -222,6 +223,29 @@ async fn leader_read_through_a_late_follower_is_current() {
     assert_eq!(proposal(&observer, &name).await, Proposal::new("new", 2));
     release(&session, &first).await;
     assert_eq!(leader(&observer, &name).await, None);
+}
+
+/// It is first in the list that was read, and gone when its node is read: the next one leads by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_that_leaves_before_its_node_is_read_is_not_nobody() {
+    let (server, name) = (shared(), fresh_name());
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (session, observer) = (session(server, LONG).await, session_at(&patient_url(&proxy), LONG).await);
+    let first = lead(&session, &name, "first").await;
+    let path = format!("{}/{}", node(&name), queue(server, &name)[0]);
+    let waiting = enqueued(&session, &name).await;
+    // The list names the directory only.
+    proxy.hold_requests_from(&path);
+    let hand_over = async {
+        crate::common::until("the leader's node is asked for", async || proxy.holds(&path)).await;
+        release(&session, &first).await;
+        let next = waiting.granted().await;
+        proxy.pass();
+        next
+    };
+    let (found, next) = tokio::join!(leader(&observer, &name), hand_over);
+    assert_eq!(found.map(|found| found.token), Some(next.token()));
+    release(&session, &next).await;
 }
 
 /// The leader's own server still shows its node, with the proposal. A keeper repeats an unanswered proclaim.

@@ -11,12 +11,13 @@ use lockkit_core::{
     backend::{Backend, Grant, Renewal, Session},
 };
 use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
+use tokio::task::JoinSet;
 
 use crate::budget::spent;
 use crate::common::{
-    LONG, SHORT, acquire, backend, bounded, fresh_name, heartbeat, is_renewed, node, own_ensemble,
-    own_server, patient_url, plain, queue, release, session, session_at, shared, shifted_clock, start, until,
-    url_through,
+    LONG, SHORT, acquire, backend, bounded, fresh_name, heartbeat, held_create, is_renewed, node,
+    own_ensemble, own_server, patient_url, plain, queue, release, session, session_at, shared, shifted_clock,
+    start, until, url_through,
 };
 use crate::elections::{elections, lead, proclaim};
 
@@ -168,6 +169,27 @@ async fn unanswered_heartbeats_are_bounded() {
     until("it is renewed", async || is_renewed(&heartbeat(&session, &[]).await.session)).await;
 }
 
+/// Where answers take longer than the time between two heartbeats, those of a whole ttl are under way.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_heartbeats_are_sent_without_an_answer() {
+    const UNANSWERED: u64 = 10;
+    let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+    let session = session_at(&patient_url(&proxy), LONG).await;
+    let sent = || proxy.counts().to_server;
+    let opened = sent();
+    assert!(is_renewed(&heartbeat(&session, &[]).await.session));
+    let (one, before) = (sent() - opened, sent());
+    proxy.set(Direction::Replies, Flow::Hold);
+    let mut renewing = JoinSet::new();
+    for _ in 0..UNANSWERED {
+        let session = Arc::clone(&session);
+        renewing.spawn(async move { session.renew(&[]).await });
+    }
+    until("all are sent", async || sent() >= before + UNANSWERED * one).await;
+    proxy.pass();
+    bounded(renewing.join_all()).await;
+}
+
 /// A follower may show old state, but not behind a request that went through the leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_through_a_late_follower_finds_what_the_leader_has_deleted() {
@@ -255,6 +277,39 @@ async fn answers_to_writes_extend_the_lease() {
         let next = acquire(&session, &fresh_name()).await;
         assert!(next.armed_at().since(first.armed_at()) >= LONG / 4, "{write}");
     }
+}
+
+/// A lock that is one node is created by a request of its own kind.
+#[tokio::test(flavor = "multi_thread")]
+async fn create_of_a_single_node_extends_the_lease() {
+    let (clock, ahead) = shifted_clock();
+    // Half a tick is a quarter of the ttl.
+    let url = format!("{}/?form=single", shared().url());
+    let session = backend(&url).open_session(LONG, clock).await.unwrap();
+    let first = acquire(&session, &fresh_name()).await;
+    for third in [1, 2] {
+        ahead.store(LONG.as_secs() / 3 * third, SeqCst);
+        let next = acquire(&session, &fresh_name()).await;
+        // What was created a third of the ttl ago counts.
+        assert_eq!(next.armed_at().since(first.armed_at()) >= LONG / 4, third == 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lease_counts_from_the_sending_of_a_create() {
+    let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+    let session = session_at(&format!("{}&tick=1us", patient_url(&proxy)), LONG).await;
+    let claim = held_create(&proxy, &session, &fresh_name()).await;
+    let still_held = Clock::boot().now();
+    proxy.pass();
+    let held = claim.granted().await;
+    match heartbeat(&session, &[&held]).await.session {
+        Renewal::Renewed { armed_at } => {
+            assert!(armed_at <= still_held, "{:?} late", armed_at.since(still_held));
+        }
+        other => panic!("{other:?}"),
+    }
+    release(&session, &held).await;
 }
 
 /// The server grants ten minutes at most: the margin is a quarter of these, and the session ends with them.

@@ -1,9 +1,11 @@
 //! Writes that the store refuses once the lock is gone.
 
+use std::sync::atomic::Ordering::SeqCst;
+
 use lockkit_core::{ErrorKind, LockClient};
 use zookeeper_client::{Error, MultiWriteError};
 
-use crate::common::{LONG, backend, bounded, fresh_name, node, plain, queue, shared};
+use crate::common::{LONG, backend, bounded, fresh_name, node, plain, queue, shared, shifted_clock};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn write_after_the_lock_is_lost_is_refused_by_the_store() {
@@ -46,4 +48,15 @@ async fn guard_of_another_backend_is_refused() {
         assert_eq!(recurring.owned(&guard).unwrap_err().kind(), ErrorKind::Unsupported);
     }
     client.close().await.unwrap();
+}
+
+/// Its node is still there, and this runtime has only this thread: nothing but the clock has ended the hold.
+#[tokio::test]
+async fn guard_past_its_deadline_owns_nothing() {
+    let (name, backend, (clock, ahead)) = (fresh_name(), backend(&shared().url()), shifted_clock());
+    let client = LockClient::builder(backend.clone()).ttl(LONG).clock(clock).build().await.unwrap();
+    let guard = client.lock(name.as_str()).unwrap().acquire().await.unwrap();
+    assert!(backend.owned(&guard).is_ok());
+    ahead.store(2 * LONG.as_secs(), SeqCst);
+    assert_eq!(backend.owned(&guard).unwrap_err().kind(), ErrorKind::Lost);
 }

@@ -10,7 +10,8 @@ use lockkit_testbed::Proxy;
 
 use crate::common::{
     LONG, acquire, at_leader_and_follower, backend, bounded, enqueued, fresh_name, name, node, own_ensemble,
-    own_server, plain, queue, release, session, session_at, shared, through_proxy, url_through,
+    own_server, patient_url, plain, queue, release, session, session_at, shared, through_proxy, until,
+    url_through,
 };
 
 /// ZooKeeper keeps records for good.
@@ -134,6 +135,32 @@ async fn late_copy_of_a_write_does_not_undo_a_later_one() {
     assert_eq!(read(&session, &name).await.as_deref(), Some("later"));
     assert!(write(&session, &grant, "last").await);
     assert_eq!(read(&session, &name).await.as_deref(), Some("last"));
+    release(&session, &grant).await;
+}
+
+/// The read before the transaction was old: the record has been deleted, or made, since.
+#[tokio::test(flavor = "multi_thread")]
+async fn record_that_came_or_went_since_it_was_read_is_written() {
+    let (server, name) = (own_server(), fresh_name());
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let session = session_at(&patient_url(&proxy), LONG).await;
+    let (grant, path) = (acquire(&session, &name).await, record_node(&name));
+    assert!(write(&session, &grant, "first").await);
+    for record in ["over a deleted one", "over a made one"] {
+        // Only the write contains it.
+        proxy.hold_requests_from(record);
+        let change = async {
+            until("the write is under way", async || proxy.holds(record)).await;
+            match record {
+                "over a deleted one" => assert!(server.delete(&path).unwrap()),
+                _ => server.create(&path, "made").unwrap(),
+            }
+            proxy.pass();
+        };
+        let (is_written, ()) = tokio::join!(write(&session, &grant, record), change);
+        assert!(is_written && read(&session, &name).await.as_deref() == Some(record), "{record}");
+        assert!(server.delete(&path).unwrap());
+    }
     release(&session, &grant).await;
 }
 

@@ -39,6 +39,15 @@ async fn unreachable_servers_are_all_named() {
     }
 }
 
+/// Each of them is asked for a session once, and not until the time limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_refuse_connections_are_reported_at_once() {
+    let servers = [closed_port(), closed_port()];
+    // Longer than this test may take.
+    let error = refusal(&format!("zk://{}/?request_timeout=60s", servers.join(","))).await;
+    assert_error(&error, ErrorKind::Unavailable, "Connection refused");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn other_servers_are_recognised() {
     let (redis, etcd) = (Redis::start().unwrap(), Etcd::start().unwrap());
@@ -108,4 +117,17 @@ async fn tls_on_one_side_alone_is_recognised() {
         let server = url.split_once("://").unwrap().1.to_owned();
         assert_error(&refused_by(&[server]).await, ErrorKind::InvalidConfig, "it speaks TLS here");
     }
+}
+
+/// The one that is down may be the right one, so a client that waits for the store must not give up.
+#[cfg(feature = "tls")]
+#[tokio::test(flavor = "multi_thread")]
+async fn untrusted_server_and_one_that_is_down_are_unavailable() {
+    use lockkit_testbed::{Certificates, ServerCertificate, ZooKeeper};
+    let (authority, other) = (Certificates::new().unwrap(), Certificates::new().unwrap());
+    let untrusted = ZooKeeper::start_tls(&authority, ServerCertificate::Good, false).unwrap();
+    let servers = format!("{},{}", untrusted.url(), closed_port());
+    let error = refusal(&other.trusted_in(&servers)).await;
+    assert_error(&error, ErrorKind::Unavailable, "UnknownIssuer");
+    assert_error(&error, ErrorKind::Unavailable, "Connection refused");
 }

@@ -130,6 +130,31 @@ async fn recheck_finds_that_a_waiters_node_is_another_ones() {
     renewing.abort();
 }
 
+/// Its event comes when other contenders have got all names in a new directory, and the one that has its own is first.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_whose_name_another_one_has_got_is_not_granted() {
+    let server = own_server();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let other = plain(&server).await;
+    let session = session_at(&format!("{}&form=bare", url_through(&proxy)), LONG).await;
+    let name = fresh_name();
+    let first = contend(&other, &name, "lock-").await;
+    let waiting = watching(&server, &session, &name).await;
+    proxy.hold_events();
+    let own = format!("{}/lock-0000000001", node(&name));
+    for path in [&own, &first, &node(&name)] {
+        assert!(server.delete(path).unwrap(), "{path}");
+    }
+    for path in [&first, &own] {
+        assert_eq!(&contend(&other, &name, "lock-").await, path, "the name did not recur");
+    }
+    assert!(server.delete(&first).unwrap());
+    proxy.pass();
+    let end = waiting.ends().await;
+    assert!(is_entry_gone(&end), "{end:?}");
+    assert_eq!(queue(&server, &name).len(), 1, "the other one's node is deleted");
+}
+
 /// Nobody may read the node but its owner. It exists nevertheless, so there is nothing to list.
 #[tokio::test(flavor = "multi_thread")]
 async fn recheck_of_an_unreadable_predecessor_reads_no_list() {

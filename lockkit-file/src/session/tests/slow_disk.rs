@@ -2,7 +2,10 @@
 
 use std::{future::poll_fn, pin::pin, task::Poll};
 
+use lockkit_core::backend::Admin;
+
 use super::*;
+use crate::{FileBackend, FileConfig};
 
 /// Polls a file that another client has locked, while the disk hangs, with this pause between two polls. Ends after
 /// `time`, or with the poll. Returns the number of polls, and the result of the poll.
@@ -99,6 +102,19 @@ async fn reads_of_a_disk_that_hangs_fail_in_time() {
     assert_eq!((error.kind(), start.elapsed()), (ErrorKind::Unavailable, ANSWER_MAX));
     let start = Instant::now();
     let error = session.records().unwrap().read(&name).await.unwrap_err();
+    assert_eq!((error.kind(), start.elapsed()), (ErrorKind::Unavailable, ANSWER_MAX));
+}
+
+#[tokio::test(start_paused = true)]
+async fn operators_of_a_disk_that_hangs_get_an_error_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let backend = FileBackend::new(FileConfig::new(folder.path()).unwrap());
+    let _hangs = backend.disk.hang();
+    let (start, name) = (Instant::now(), LockName::new("a").unwrap());
+    let error = backend.inspect(&name).await.unwrap_err();
+    assert_eq!((error.kind(), start.elapsed()), (ErrorKind::Unavailable, ANSWER_MAX));
+    let start = Instant::now();
+    let error = backend.list("", None, 1).await.unwrap_err();
     assert_eq!((error.kind(), start.elapsed()), (ErrorKind::Unavailable, ANSWER_MAX));
 }
 
