@@ -250,6 +250,32 @@ mod tests {
         assert_eq!(channels(), before);
     }
 
+    /// A close would take until the end of the longest pause.
+    #[tokio::test(start_paused = true)]
+    async fn waiter_that_gives_up_or_is_closed_ends_its_pause() {
+        for closes in [false, true] {
+            let clock = RecordingClock { start: Instant::now(), readings: Arc::default() };
+            let login = Login::default();
+            let (session, control) = (session_without_nodes(clock.clone(), login), ClaimControl::new());
+            let metadata = Metadata::of_this_process(None);
+            let claim = Claim::new(LockName::new("x").unwrap(), true, metadata, &control);
+            let end = async {
+                // By then, pauses are near the longest.
+                while lock(&clock.readings).len() < 12 {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                if closes {
+                    session.closed.cancel();
+                } else {
+                    control.give_up();
+                }
+                Instant::now()
+            };
+            let (_, ended) = tokio::join!(session.acquire_claim(&claim), end);
+            assert!(ended.elapsed() < RETRY_PAUSE_MIN, "{:?}", ended.elapsed());
+        }
+    }
+
     #[test]
     fn pauses_of_an_outage_begin_again_after_a_majority_has_answered() {
         let mut outage_pauses = retry_pauses();

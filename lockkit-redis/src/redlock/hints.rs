@@ -190,6 +190,13 @@ mod tests {
         assert!(group < GROUPS, "{group}");
     }
 
+    /// Clients of other groups would be notified last.
+    #[test]
+    fn nodes_look_at_every_group() {
+        let script = include_str!("scripts/hint.lua");
+        assert!(script.contains(&format!("\nlocal GROUPS = {GROUPS}\n")));
+    }
+
     #[test]
     fn last_waiter_removes_the_channel() {
         let hints = Hints::default();
