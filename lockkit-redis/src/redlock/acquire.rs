@@ -98,14 +98,14 @@ impl RedlockSession {
     async fn subscribe(&self, keys: &LockKeys) -> Arc<Hint> {
         let (hint, is_first) = self.context.nodes.hints.add_waiter(keys.lock());
         if is_first {
-            self.context.nodes.set_subscription(keys.lock(), true).await;
+            self.context.nodes.follow_waiters(keys.lock()).await;
         }
         hint
     }
 
     async fn unsubscribe(&self, keys: &LockKeys) {
         if self.context.nodes.hints.remove_waiter(keys.lock()) {
-            self.context.nodes.set_subscription(keys.lock(), false).await;
+            self.context.nodes.follow_waiters(keys.lock()).await;
         }
     }
 }

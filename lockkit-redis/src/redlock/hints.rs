@@ -93,6 +93,10 @@ impl Hints {
         was_last
     }
 
+    pub(super) fn has_waiters(&self, lock: &str) -> bool {
+        self.lock().contains_key(lock)
+    }
+
     /// Returns the channel of a lock, and that of this session's group.
     pub(super) fn channels_of(&self, lock: &str) -> [String; 2] {
         [released_channel(lock), released_channel(&[&*self.group, lock].concat())]
