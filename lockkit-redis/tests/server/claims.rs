@@ -257,6 +257,26 @@ async fn inspect_shows_the_longest_metadata() {
     assert_eq!(found.holder.unwrap().metadata.unwrap().label.as_deref(), Some("test"));
 }
 
+/// An operator may have put anything there.
+#[tokio::test(flavor = "multi_thread")]
+async fn inspect_does_not_read_metadata_that_are_too_long() {
+    let (redis, name) = (Redis::start().unwrap(), fresh_name());
+    let session = session(&redis, LONG).await;
+    acquire(&session, &name).await;
+    let waiter = enqueued(&session, &name).await;
+    let inspecting = backend(&redis.url());
+    // Whether metadata are shown, and how many fields were read: one is the deadline.
+    let shown = async || {
+        let before = redis.calls("hget").unwrap();
+        let found = inspecting.admin().unwrap().inspect(&name).await.unwrap();
+        (found.waiters[0].metadata.is_some(), redis.calls("hget").unwrap() - before)
+    };
+    assert_eq!(shown().await, (true, 2));
+    let (field, long) = (format!("@{}", waiter.claim.id()), "x".repeat(METADATA_BYTES_MAX + 1));
+    redis.cli(&["HSET", &side(&name, "deadlines"), &field, &long]).unwrap();
+    assert_eq!(shown().await, (false, 1));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn inspect_shows_no_more_waiters_than_its_bound() {
     let (redis, name) = (shared(), fresh_name());
