@@ -256,6 +256,19 @@ mod tests {
         assert!(refused.is_transient() && refused.message().ends_with("not a master"), "{refused:?}");
     }
 
+    /// The client crate would give up after a second.
+    #[tokio::test(start_paused = true)]
+    async fn login_may_take_as_long_as_a_request() {
+        // The kernel accepts, and nobody answers.
+        let hanging = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp("127.0.0.1".to_owned(), hanging.local_addr().unwrap().port());
+        let dialer = Dialer { login: Login::default(), tls: None, timeout: Duration::from_secs(60) };
+        let start = tokio::time::Instant::now();
+        let fault = dialer.open(&address, |_| {}).await.err().unwrap();
+        let took = start.elapsed();
+        assert!(fault.is_transient() && took >= dialer.timeout, "{took:?}: {fault:?}");
+    }
+
     /// A peer whose packets are lost answers nothing; the kernel would wait for a quarter of an hour.
     #[cfg(target_os = "linux")]
     #[test]
