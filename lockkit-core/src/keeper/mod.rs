@@ -145,15 +145,17 @@ impl Keeper {
         metrics::start(keeper.info.scheme);
         runtime.spawn(ClockWatch::new(Arc::clone(holds), clock.clone(), closing.clone()).run());
         runtime.spawn(SessionTask::new(Arc::clone(&keeper), connect_policy).run());
-        let time_limit = async {
-            match connect_policy {
-                ConnectPolicy::Until(time) => runtime.sleep_until(time).await,
-                ConnectPolicy::OneAttempt | ConnectPolicy::Unlimited | ConnectPolicy::Lazy => pending().await,
-            }
-        };
         if connect_policy != ConnectPolicy::Lazy {
             // If this future is dropped or fails, the session that is being opened is closed.
             let abandoned = closing.clone().drop_guard();
+            let time_limit = async {
+                match connect_policy {
+                    ConnectPolicy::Until(time) => runtime.sleep_until(time).await,
+                    ConnectPolicy::OneAttempt | ConnectPolicy::Unlimited | ConnectPolicy::Lazy => {
+                        pending().await
+                    }
+                }
+            };
             keeper.current.first_opened(time_limit).await?;
             abandoned.disarm();
         }

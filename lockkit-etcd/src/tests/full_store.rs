@@ -167,7 +167,8 @@ async fn what_a_late_bump_deletes_fits_into_transactions() {
 async fn late_bump_without_a_reply_takes_one_step_of_a_heartbeat() {
     let script = Script::default();
     let session = session_of(&script, &config(1).request_timeout(TTL)).await;
-    session.owe_bump(&held(&session).await);
+    let entry = held(&session).await;
+    session.owe_bump(&entry);
     script.rule(|call| if call.is("Txn") { Fate::Lost } else { Fate::Served });
     let since = Instant::now();
     assert!(is_renewed(&session.renew(&[]).await.session));
