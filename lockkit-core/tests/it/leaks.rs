@@ -13,7 +13,7 @@ const LOCKS: usize = 20;
 
 /// How `Debug` shows empty tables, and that no task is parked.
 const EMPTY_TABLES: [&str; 3] = [
-    "holds: Mutex { data: {}, ",
+    "Table { holds: {}, ",
     "reentry: ReentryTable(Mutex { data: {}, ",
     "parked: Parked { is_taken: false",
 ];

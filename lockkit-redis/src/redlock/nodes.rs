@@ -208,8 +208,11 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn waiter_that_comes_while_the_last_one_leaves_is_subscribed() {
         let redis = Redis::start().unwrap();
-        let nodes = nodes_at(&[redis.endpoint()], HANG);
-        nodes.get(0).unwrap().run(HANG, &look()).await.unwrap();
+        let proxies = [(); 3].map(|()| Proxy::start_redis(redis.endpoint()).unwrap());
+        let nodes = nodes_at(&proxies.each_ref().map(Proxy::endpoint), HANG);
+        for number in 0..3 {
+            nodes.get(number).unwrap().run(HANG, &look()).await.unwrap();
+        }
         let mut leaving = std::pin::pin!(nodes.follow_waiters("x"));
         assert!(leaving.as_mut().now_or_never().is_none(), "it has sent a request");
         nodes.hints.add_waiter("x");
