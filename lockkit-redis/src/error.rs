@@ -98,13 +98,13 @@ impl RequestError {
         Self { message: format!("{} ({question})", self.message).into(), ..self }
     }
 
-    /// Returns the faults of several servers as one. A failure that no retry can fix decides the kind: it explains more
-    /// than an unreachable server.
+    /// Returns the faults of several servers as one. It is a failure that no retry can fix only if all of them are: a
+    /// client that waits for the store must not give up because one of its servers refuses it.
     pub(crate) fn of_servers(faults: Vec<Self>) -> Option<Self> {
         let messages: Vec<&str> = faults.iter().map(Self::message).collect();
         let message = messages.join("; ");
-        let worst = faults.iter().position(|fault| !fault.is_transient()).unwrap_or_default();
-        Some(Self { message: message.into(), ..faults.into_iter().nth(worst)? })
+        let decisive = faults.iter().position(Self::is_transient).unwrap_or_default();
+        Some(Self { message: message.into(), ..faults.into_iter().nth(decisive)? })
     }
 
     /// The same fault, before the request was sent. A refusal stays one: the server would refuse the next login, too.
