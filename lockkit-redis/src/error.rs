@@ -107,6 +107,20 @@ impl RequestError {
         Some(Self { message: message.into(), ..faults.into_iter().nth(decisive)? })
     }
 
+    /// The same fault, which says of a refused login that it was for a Sentinel: Sentinels have users of their own.
+    #[must_use]
+    pub(crate) fn of_sentinels(self) -> Self {
+        if self.kind != ErrorKind::Denied {
+            return self;
+        }
+        let message = format!(
+            "a Sentinel refuses the login (sentinel_user, and sentinel_password or sentinel_password_file): {}",
+            // What a server's refusal says is about another login.
+            self.message.replace(NOAUTH, "NOAUTH it asks for a password")
+        );
+        Self::new(Effect::Refused, ErrorKind::Denied, message)
+    }
+
     /// The same fault, before the request was sent. A refusal stays one: the server would refuse the next login, too.
     #[must_use]
     pub(crate) fn before_sending(self) -> Self {
@@ -194,7 +208,7 @@ impl RequestError {
 }
 
 /// Instead of the server's text, which is about the protocol.
-pub(crate) const NOAUTH: &str = "NOAUTH the server asks for a password: give it with its user in the URL (the user of a password \
+const NOAUTH: &str = "NOAUTH the server asks for a password: give it with its user in the URL (the user of a password \
                       alone is `default`), or name the user in the URL (redis://default@HOST) and give lockkit the \
                       password with LOCKKIT_PASSWORD";
 
