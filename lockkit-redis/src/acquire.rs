@@ -3,6 +3,7 @@
 //! Failure cases:
 //!
 //! * A reply is lost: the request is repeated. The scripts find what an earlier copy of the same claim has done.
+//! * The client crate repeats a request to a cluster by itself. The fault of the last copy shows nothing about the others.
 //! * The claim is given up, or the session is closed: the request under way is awaited (it has a time limit). Then
 //!   everything of the claim is removed at the server; this is repeated until it is answered, at most for a ttl and the
 //!   time limit of a request. No heartbeat extends its wait meanwhile. A copy that was never answered may arrive even
@@ -209,6 +210,9 @@ impl RedisSession {
             }
             // A claim that does not wait fails at once, unless an earlier request may have left an entry.
             let may_retry = claim.wait() || entry.may_have_entries();
+            if self.layout.on_cluster() && fault.may_hide_an_earlier_copy() {
+                entry.mark_in_doubt();
+            }
             if !fault.is_transient() || !may_retry {
                 return Err(fault);
             }

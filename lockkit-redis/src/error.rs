@@ -140,6 +140,23 @@ impl RequestError {
         self.effect == Effect::Unknown
     }
 
+    /// The same fault, of a request to a cluster. The client crate sends up to five copies, and reports what became of the
+    /// last one: that its node could not be reached does not mean that no copy left this process.
+    #[must_use]
+    pub(crate) fn of_last_copy(self) -> Self {
+        match self.effect {
+            Effect::NotSent => Self { effect: Effect::Busy, ..self },
+            _ => self,
+        }
+    }
+
+    /// Returns whether an earlier copy of a request to a cluster may have been executed, see
+    /// [`of_last_copy`](Self::of_last_copy). While a slot moves, its owner has most probably answered all of them so. It
+    /// would refuse a withdrawal, too, until the move is over.
+    pub(crate) fn may_hide_an_earlier_copy(&self) -> bool {
+        !matches!(self.effect, Effect::NotSent | Effect::Split)
+    }
+
     /// Returns whether a script may have failed with it; what the script had written before stays.
     pub(crate) fn may_be_from_script(&self) -> bool {
         self.effect == Effect::Refused && matches!(self.kind, ErrorKind::Unexpected | ErrorKind::Denied)
