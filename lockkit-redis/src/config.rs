@@ -72,9 +72,9 @@ pub struct RedisConfig {
 
 impl RedisConfig {
     /// Returns the configuration for one server, or for a master and its replicas in any order, each as `HOST:PORT` or
-    /// `HOST`. Of several servers, all are asked for their role and the master is used. When it is demoted, all are
-    /// asked again. While two report the role of a master, no connection is made: one of them is a former master that
-    /// was restarted. Unreachable servers are not counted, so if Sentinels decide on the master, use
+    /// `HOST`. Of several servers, all are asked for their role and the master is used. When a write or a heartbeat finds it
+    /// demoted, all are asked again. While two report the role of a master, no connection is made: one of them is a
+    /// former master that was restarted. Unreachable servers are not counted, so if Sentinels decide on the master, use
     /// [`sentinel`](Self::sentinel).
     ///
     /// # Errors

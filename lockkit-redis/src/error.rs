@@ -64,6 +64,12 @@ impl RequestError {
         Self { breaks: Breaks::Connection, ..Self::new(Effect::Unknown, ErrorKind::Unavailable, message) }
     }
 
+    /// The server is no longer a master.
+    pub(crate) fn demoted() -> Self {
+        let message = "the server is no longer a master";
+        Self { breaks: Breaks::Connection, ..Self::new(Effect::Busy, ErrorKind::Unavailable, message) }
+    }
+
     /// The session is closed.
     pub(crate) fn session_closed() -> Self {
         Self::new(Effect::NotSent, ErrorKind::Closed, "the session is over")
