@@ -330,6 +330,8 @@ mod tests {
             ("LOADING", "Redis is loading the dataset in memory", (Busy, Unavailable)),
             ("MISCONF", "Redis is configured to save RDB snapshots", (Busy, Unavailable)),
             ("NOREPLICAS", "Not enough good replicas to write.", (Busy, Unavailable)),
+            ("MASTERDOWN", "Link with MASTER is down and replica-serve-stale-data", (Busy, Unavailable)),
+            ("CLUSTERDOWN", "The cluster is down", (Busy, Unavailable)),
             ("BUSY", "Redis is busy running a script.", (Busy, Unavailable)),
             ("ERR", "max number of clients reached", (Busy, Unavailable)),
             ("ERR", "max number of clients + cluster connections reached", (Busy, Unavailable)),
@@ -348,6 +350,7 @@ mod tests {
             assert_eq!((fault.effect, fault.kind), expected, "{code} {detail}");
         }
         assert_eq!(fault("ERR", "x -READONLY You can't write").breaks, Breaks::Connection);
+        assert_eq!(fault("MASTERDOWN", "Link with MASTER is down").breaks, Breaks::Connection);
         assert_eq!(fault("OOM", "").breaks, Breaks::Nothing);
         // The next connection logs in again.
         assert_eq!(fault("NOAUTH", "Authentication required.").breaks, Breaks::Connection);

@@ -303,6 +303,19 @@ pub(crate) mod tests {
         entry.woken().await;
     }
 
+    /// Else each heartbeat would store them again.
+    #[test]
+    fn metadata_are_stored_again_once_they_are_old() {
+        let (claims, start) = (ClaimRegistry::default(), BootInstant::from_start(Duration::ZERO));
+        let seconds = Duration::from_secs;
+        for (is_candidate, expected) in [(true, [0, 0, 1, 0, 0, 1]), (false, [0; 6])] {
+            let entry = claims.enter(ClaimId::random(), keys(), is_candidate);
+            let found = [0, 10, 11, 12, 21, 22]
+                .map(|now| u8::from(entry.is_metadata_older(seconds(10), start.after(seconds(now)))));
+            assert_eq!(found, expected);
+        }
+    }
+
     /// The server's clock may be one per cent slower than this one.
     #[test]
     fn rest_of_a_pin_is_never_too_short() {

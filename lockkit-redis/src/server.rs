@@ -260,19 +260,36 @@ mod tests {
     use crate::{
         tests::scripted::silent_connection,
         topology::{Address, Dialer, Login, PushHandler, Topology},
+        wire::INSPECT,
     };
+
+    fn connector(address: Address) -> Connector {
+        Connector {
+            topology: Topology::Single(address),
+            dialer: Dialer { login: Login::default(), tls: None, timeout: HANG },
+            sentinel_login: Login::default(),
+            cluster_retries: 0,
+        }
+    }
+
+    /// Else a try would be repeated for as long as there is no answer: the server may have the first copy.
+    #[tokio::test]
+    async fn request_that_found_no_connection_in_time_was_not_sent() {
+        // The kernel accepts, and nobody answers.
+        let hanging = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp("127.0.0.1".to_owned(), hanging.local_addr().unwrap().port());
+        let server = Server::connect_in_background(connector(address), Arc::new(()));
+        let call = Call::about(&INSPECT, &["x"]);
+        let fault = server.run_within(Duration::from_millis(10), &call).await.unwrap_err();
+        assert_eq!(fault.effect, Effect::NotSent, "{fault:?}");
+    }
 
     /// The client crate may never answer a request that is sent at the end of its connection.
     #[tokio::test(start_paused = true)]
     async fn request_fails_at_the_end_of_its_connection() {
         let handler = PushHandler::ignore_all();
         let open = silent_connection(handler.clone()).await;
-        let connector = Connector {
-            topology: Topology::Single(Address::Unix("/nonexistent".into())),
-            dialer: Dialer { login: Login::default(), tls: None, timeout: HANG },
-            sentinel_login: Login::default(),
-            cluster_retries: 0,
-        };
+        let connector = connector(Address::Unix("/nonexistent".into()));
         let server = Server::keep(Reconnector { connector, listener: Arc::new(()) }, Some(open));
         let ended = async {
             tokio::task::yield_now().await;

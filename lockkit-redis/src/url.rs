@@ -183,6 +183,12 @@ mod tests {
         assert_eq!(config.layout().keys(&LockName::new("a/b").unwrap()).unwrap().lock(), "app:a/b");
     }
 
+    /// Each grant would cost another round trip.
+    #[test]
+    fn no_replicas_are_not_waited_for() {
+        assert_eq!(from("redis://h/?min_replicas=0").unwrap().min_replicas, None);
+    }
+
     #[test]
     fn raw_names_queue_only_on_request() {
         for (url, queue) in [

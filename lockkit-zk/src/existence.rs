@@ -63,12 +63,6 @@ impl Server {
         for node in nodes {
             reads.add_get_children(&node.path)?;
         }
-        let answers = self.answer(reads.commit()).await?;
-        if answers.len() != nodes.len() {
-            return Err(RequestError::unexpected(
-                "a multi-read returned another number of results than requested",
-            ));
-        }
         let exists = |answer| match answer {
             MultiReadResult::Error { err: ClientError::NoNode } => Ok(false),
             // The server checks that the node exists before it checks permissions.
@@ -76,7 +70,7 @@ impl Server {
             MultiReadResult::Error { err } => Err(err.into()),
             _ => Ok(true),
         };
-        answers.into_iter().map(exists).collect()
+        self.results(reads, nodes.len()).await?.into_iter().map(exists).collect()
     }
 
     /// Sends one request per node, all before the first answer is awaited. A multi-read would return their data, too.

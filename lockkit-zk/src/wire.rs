@@ -22,8 +22,8 @@ use lockkit_core::{
     support::{SessionOver, SessionState, lock},
 };
 use zookeeper_client::{
-    Client, CreateMode, Error as ClientError, OneshotWatcher, SessionState as ConnectionState, Stat,
-    StateWatcher,
+    Client, CreateMode, Error as ClientError, MultiReadResult, MultiReader, OneshotWatcher,
+    SessionState as ConnectionState, Stat, StateWatcher,
 };
 
 use crate::{
@@ -266,6 +266,21 @@ impl Server {
                 self.state.mark_lost();
             }
         })
+    }
+
+    /// Awaits the results of a multi-read of this many nodes.
+    pub(crate) async fn results(
+        &self,
+        mut reads: MultiReader<'_>,
+        count: usize,
+    ) -> Result<Vec<MultiReadResult>, RequestError> {
+        let results = self.answer(reads.commit()).await?;
+        if results.len() != count {
+            return Err(RequestError::unexpected(
+                "a multi-read returned another number of results than requested",
+            ));
+        }
+        Ok(results)
     }
 
     /// Returns the client, until the session is over. Shared, because a clone copies the session's password.

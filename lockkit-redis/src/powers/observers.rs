@@ -320,6 +320,21 @@ mod tests {
         assert!(pauses.len() == 1 && pauses[0] <= longest, "{pauses:?}");
     }
 
+    /// The task that subscribes does not run in between.
+    #[tokio::test(start_paused = true)]
+    async fn watch_right_after_the_end_of_the_last_one_is_subscribed() {
+        let (observers, server) = (Arc::<Observers>::default(), Refusing::default());
+        let connection = connection_to(move |_, words| server.answer(words)).await;
+        let open = OpenConnection::new(Connection::node(connection), PushHandler::ignore_all());
+        let (_state, connections) = watch::channel(ConnectionState::Up(open));
+        tokio::spawn(Arc::clone(&observers).keep_subscribed(connections, LONG));
+        for round in 0..3 {
+            let mut watch = RedisLeaderWatch::new(Arc::clone(&observers), "channel".to_owned());
+            let subscribed = timeout(LONG, watch.subscribed()).await;
+            subscribed.unwrap_or_else(|_| panic!("round {round}: no answer")).unwrap();
+        }
+    }
+
     /// A pinned lock that is left may expire before the end that was known.
     #[tokio::test(start_paused = true)]
     async fn watch_wakes_at_the_end_that_was_noted_last() {

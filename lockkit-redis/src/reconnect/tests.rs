@@ -11,8 +11,10 @@ use lockkit_testbed::Redis;
 
 use super::*;
 use crate::{
+    server::Server,
     tests::scripted::{FakeCluster, silent_connection},
     topology::{Address, Dialer, Login, Topology},
+    wire::{Call, READ_RECORD},
 };
 
 /// Receives nothing, on these channels.
@@ -307,6 +309,24 @@ async fn pauses_of_broken_connections_begin_again_after_one_that_served() {
     assert!(served <= RETRY_PAUSE_MIN + tick, "{served:?}");
     let next = pause_after(false).await;
     assert!((RETRY_PAUSE_MIN..=2 * RETRY_PAUSE_MIN + tick).contains(&next), "{next:?}");
+}
+
+/// Then the next one is opened without a growing pause.
+#[tokio::test]
+async fn connection_has_served_when_it_has_executed_a_script_in_any_way() {
+    let redis = Redis::start().unwrap();
+    let call = Call::about(&READ_RECORD, &["x"]);
+    for is_pipeline in [false, true] {
+        let server = Server::connect(to(&redis, Arc::new(())).connector, Arc::new(())).await.unwrap();
+        let health = server.current().unwrap().health;
+        server.ping(HANG).await.unwrap();
+        assert!(!health.has_answered.load(SeqCst));
+        match is_pipeline {
+            false => drop(server.run(&call).await.unwrap()),
+            true => drop(server.run_with(HANG, &call, None, false).await.unwrap()),
+        }
+        assert!(health.has_answered.load(SeqCst), "{is_pipeline}");
+    }
 }
 
 /// When a network fails, all clients lose all servers at the same moment.

@@ -98,14 +98,14 @@ impl RedlockSession {
     async fn subscribe(&self, keys: &LockKeys) -> Arc<Hint> {
         let (hint, is_first) = self.context.nodes.hints.add_waiter(keys.lock());
         if is_first {
-            self.context.nodes.set_subscription(keys.lock(), true).await;
+            self.context.nodes.follow_waiters(keys.lock()).await;
         }
         hint
     }
 
     async fn unsubscribe(&self, keys: &LockKeys) {
         if self.context.nodes.hints.remove_waiter(keys.lock()) {
-            self.context.nodes.set_subscription(keys.lock(), false).await;
+            self.context.nodes.follow_waiters(keys.lock()).await;
         }
     }
 }
@@ -248,6 +248,32 @@ mod tests {
         let (end, ()) = tokio::join!(session.acquire_claim(&claim), close);
         assert!(end.is_err(), "{end:?}");
         assert_eq!(channels(), before);
+    }
+
+    /// A close would take until the end of the longest pause.
+    #[tokio::test(start_paused = true)]
+    async fn waiter_that_gives_up_or_is_closed_ends_its_pause() {
+        for closes in [false, true] {
+            let clock = RecordingClock { start: Instant::now(), readings: Arc::default() };
+            let login = Login::default();
+            let (session, control) = (session_without_nodes(clock.clone(), login), ClaimControl::new());
+            let metadata = Metadata::of_this_process(None);
+            let claim = Claim::new(LockName::new("x").unwrap(), true, metadata, &control);
+            let end = async {
+                // By then, pauses are near the longest.
+                while lock(&clock.readings).len() < 12 {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                if closes {
+                    session.closed.cancel();
+                } else {
+                    control.give_up();
+                }
+                Instant::now()
+            };
+            let (_, ended) = tokio::join!(session.acquire_claim(&claim), end);
+            assert!(ended.elapsed() < RETRY_PAUSE_MIN, "{:?}", ended.elapsed());
+        }
     }
 
     #[test]

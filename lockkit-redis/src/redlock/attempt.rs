@@ -208,6 +208,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     use lockkit_conformance::direct::{HANG, until};
+    use lockkit_core::limits::RETRY_PAUSE_MIN;
 
     use super::*;
     use crate::{
@@ -260,9 +261,9 @@ mod tests {
         assert_eq!(node.late_asks.available_permits(), 0);
     }
 
-    /// The node may have executed the ask after the clean-up of its attempt.
-    #[tokio::test]
-    async fn late_ask_is_cleaned_up_although_its_reply_never_comes() {
+    /// Asks a node that does not reply over this connection. Returns how often it was asked to remove the key, once
+    /// nothing waits for its reply.
+    async fn clean_ups_of_a_late_ask(is_over: bool) -> usize {
         const UNKNOWN_NODE: &str = "*4\r\n$0\r\n\r\n:0\r\n$0\r\n\r\n:0\r\n";
         let (asks, clean_ups) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
         let counts = (Arc::clone(&asks), Arc::clone(&clean_ups));
@@ -288,8 +289,48 @@ mod tests {
             asks.load(SeqCst) == 1 && node.late_asks.available_permits() < LATE_ASKS_MAX
         })
         .await;
-        task.sent.end();
+        if is_over {
+            task.sent.end();
+        }
         first.connection.query(&redis::cmd("QUIT")).await.unwrap_err();
-        until("the node was asked to remove the key", async || clean_ups.load(SeqCst) == 1).await;
+        until("nothing waits for the reply", async || Arc::strong_count(&task) == 1).await;
+        clean_ups.load(SeqCst)
+    }
+
+    /// The node may have executed the ask after the clean-up of its attempt.
+    #[tokio::test]
+    async fn late_ask_is_cleaned_up_although_its_reply_never_comes() {
+        assert!(clean_ups_of_a_late_ask(true).await > 0);
+    }
+
+    /// The others have granted, and the holder would lose its key at this node.
+    #[tokio::test]
+    async fn late_ask_of_an_attempt_that_is_not_over_is_not_cleaned_up() {
+        assert_eq!(clean_ups_of_a_late_ask(false).await, 0);
+    }
+
+    /// A busy node would get them in a tight loop.
+    #[tokio::test]
+    async fn clean_ups_that_fail_are_repeated_after_pauses() {
+        const TRIES: u32 = 4;
+        let tries = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&tries);
+        let server = ScriptedServer::start(|_| {
+            move |_, words: &[String]| match &*words[0] {
+                "EVALSHA" => {
+                    count.fetch_add(1, SeqCst);
+                    Answer::Text("-BUSY a script\r\n".to_owned())
+                }
+                _ => greeting(words),
+            }
+        });
+        let (nodes, _) = node_at(server.await).await;
+        let (node, start) = (nodes.get(0).unwrap(), Instant::now());
+        let clean_up = clean_up_late(&node, HANG, impatient_ask().attempt.clean_up(), HANG);
+        tokio::select! {
+            () = clean_up => panic!("it has ended"),
+            () = until("it was repeated", async || tries.load(SeqCst) > TRIES as usize) => {}
+        }
+        assert!(start.elapsed() > RETRY_PAUSE_MIN * TRIES, "{:?}", start.elapsed());
     }
 }

@@ -126,10 +126,14 @@ mod tests {
         assert!(!won.may_restore_at(2));
     }
 
+    /// Tasks of this test's runtime.
+    fn alive() -> usize {
+        tokio::runtime::Handle::current().metrics().num_alive_tasks()
+    }
+
     #[tokio::test]
     async fn release_is_retried_however_many_clean_ups_are() {
         let (won, context) = (won(), context());
-        let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
         for number in 0..context.nodes.count() {
             let node = context.nodes.get(number).unwrap();
             assert_eq!(node.clean_up_retries.forget_permits(usize::MAX), RETRIED_CLEAN_UPS_MAX);
@@ -142,5 +146,19 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(alive(), before + 1);
+    }
+
+    /// A node that is away for ever would cost a task for each release.
+    #[tokio::test(start_paused = true)]
+    async fn release_is_not_retried_once_its_keys_have_expired() {
+        let (won, context) = (won(), context());
+        for number in 0..context.nodes.count() {
+            won.sent.mark_touched(number);
+            drop(won.sent.settle_on_drop(number));
+        }
+        let before = alive();
+        won.release(&context).confirmed().await.unwrap_err();
+        tokio::time::sleep(2 * context.ttl).await;
+        assert_eq!(alive(), before);
     }
 }

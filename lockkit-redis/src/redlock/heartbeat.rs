@@ -27,7 +27,7 @@ use super::{
 use crate::error::RequestError;
 
 /// Locks in one request.
-const LOCKS_PER_REQUEST: usize = 500;
+pub(super) const LOCKS_PER_REQUEST: usize = 500;
 
 /// A node's reply to a heartbeat; `None` if the node has lost its data.
 type BatchReply = Result<Option<Vec<RenewReply>>, RequestError>;

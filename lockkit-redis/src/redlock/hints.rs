@@ -93,6 +93,10 @@ impl Hints {
         was_last
     }
 
+    pub(super) fn has_waiters(&self, lock: &str) -> bool {
+        self.lock().contains_key(lock)
+    }
+
     /// Returns the channel of a lock, and that of this session's group.
     pub(super) fn channels_of(&self, lock: &str) -> [String; 2] {
         [released_channel(lock), released_channel(&[&*self.group, lock].concat())]
@@ -188,6 +192,13 @@ mod tests {
         let group = channels[1].strip_prefix("lockkit:released:lockkit:").unwrap();
         let group: u8 = group.strip_suffix(":x").unwrap().parse().unwrap();
         assert!(group < GROUPS, "{group}");
+    }
+
+    /// Clients of other groups would be notified last.
+    #[test]
+    fn nodes_look_at_every_group() {
+        let script = include_str!("scripts/hint.lua");
+        assert!(script.contains(&format!("\nlocal GROUPS = {GROUPS}\n")));
     }
 
     #[test]

@@ -163,8 +163,8 @@ mod tests {
 
     use super::{super::wire::note_empty, *};
     use crate::{
-        tests::scripted::silent_connection,
-        topology::{Login, PushHandler},
+        tests::scripted::{Answer, connection_to, greeting, silent_connection},
+        topology::{Connection, Login, PushHandler},
     };
 
     fn node_behind(proxy: &Proxy) -> Node {
@@ -222,7 +222,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn late_reply_is_not_waited_for_after_the_end_of_its_connection() {
         let handler = PushHandler::ignore_all();
-        let open = silent_connection(handler.clone()).await;
+        fails_at_the_end_of(silent_connection(handler.clone()).await, handler).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn late_reply_to_a_whole_script_is_not_waited_for_after_the_end_of_its_connection() {
+        let script = |_, words: &[String]| match &*words[0] {
+            "EVALSHA" => Answer::Text("-NOSCRIPT No matching script\r\n".to_owned()),
+            "EVAL" => Answer::Nothing,
+            _ => greeting(words),
+        };
+        let handler = PushHandler::ignore_all();
+        let open = OpenConnection::new(Connection::node(connection_to(script).await), handler.clone());
+        fails_at_the_end_of(open, handler).await;
+    }
+
+    /// Checks that a request fails at the end of this connection, and not earlier.
+    async fn fails_at_the_end_of(open: OpenConnection, handler: PushHandler) {
         let request = look();
         let mut reply = std::pin::pin!(execute(&open, &request, NO_MARKER));
         open.give_up();

@@ -80,8 +80,22 @@ impl Nodes {
         self.at(0..self.count(), work)
     }
 
+    /// Subscribes to the channels of a lock at every node if a claim waits for it; otherwise unsubscribes. Called when
+    /// its first waiter has come or its last one has left.
+    pub(super) async fn follow_waiters(&self, lock: &str) {
+        let mut waits = self.hints.has_waiters(lock);
+        loop {
+            self.set_subscription(lock, waits).await;
+            // Another task may have sent its request meanwhile, which this one has overtaken.
+            let still = std::mem::replace(&mut waits, self.hints.has_waiters(lock));
+            if still == waits {
+                return;
+            }
+        }
+    }
+
     /// Subscribes to the channels of a lock at every node, or unsubscribes.
-    pub(super) async fn set_subscription(&self, lock: &str, subscribed: bool) {
+    async fn set_subscription(&self, lock: &str, subscribed: bool) {
         let (limit, channels) = (self.limit, Arc::new(self.hints.channels_of(lock)));
         let mut round = self.at_all(|_, node, reply| {
             let channels = Arc::clone(&channels);
@@ -153,6 +167,7 @@ impl Nodes {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use lockkit_conformance::direct::HANG;
     use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 
@@ -187,6 +202,19 @@ mod tests {
             );
         }
         assert_eq!(nodes.not_all([(1, &refused)].into_iter()).kind(), ErrorKind::Denied);
+    }
+
+    /// The session would rely on its polls for as long as a claim waits.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn waiter_that_comes_while_the_last_one_leaves_is_subscribed() {
+        let redis = Redis::start().unwrap();
+        let nodes = nodes_at(&[redis.endpoint()], HANG);
+        nodes.get(0).unwrap().run(HANG, &look()).await.unwrap();
+        let mut leaving = std::pin::pin!(nodes.follow_waiters("x"));
+        assert!(leaving.as_mut().now_or_never().is_none(), "it has sent a request");
+        nodes.hints.add_waiter("x");
+        tokio::time::timeout(HANG, leaving).await.unwrap();
+        assert_eq!(redis.cli(&["PUBSUB", "CHANNELS"]).unwrap().list().len(), 2);
     }
 
     #[tokio::test(flavor = "multi_thread")]

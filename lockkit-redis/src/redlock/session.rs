@@ -180,13 +180,16 @@ mod tests {
     use std::sync::Arc;
 
     use lockkit_core::{
-        Clock, FencingToken, LockName, lease,
-        limits::{RELEASE_ANSWER_MAX, TTL_MAX},
+        Clock, FencingToken, LockName, Metadata,
+        backend::ClaimControl,
+        lease,
+        limits::{RELEASE_ANSWER_MAX, RETRY_PAUSE_MIN, TTL_MAX},
     };
 
     use super::{
         super::{
             config::RedlockConfig,
+            heartbeat::LOCKS_PER_REQUEST,
             hints::Hints,
             membership::Rejoiner,
             sent_requests::SentRequests,
@@ -214,25 +217,32 @@ mod tests {
         RedlockSession::new(context, Layout::new("", Names::Encoded, false), closed, broken)
     }
 
-    /// Adds a hold that may have keys at all nodes.
-    fn add_hold(session: &RedlockSession) -> ClaimId {
-        let (claim, sent) = (ClaimId::random(), Arc::new(SentRequests::default()));
+    /// Adds a hold after `done` has recorded, for each node, what was sent there.
+    fn add_hold(session: &RedlockSession, done: impl Fn(&SentRequests, usize)) -> Grant {
+        let sent = Arc::new(SentRequests::default());
         (0..session.context.nodes.count()).for_each(|node| {
-            sent.mark_touched(node);
+            done(&sent, node);
             drop(sent.settle_on_drop(node));
         });
-        let keys = session.layout.keys(&LockName::new("x").unwrap()).unwrap();
-        let attempt = Attempt { id: ClaimId::random(), keys: Arc::new(keys) };
-        let now = session.context.clock.now();
-        session.add_hold(claim, WonAttempt::new(attempt, FencingToken::new(7), now, &"{}".into(), sent));
-        claim
+        let name = LockName::new("x").unwrap();
+        let keys = Arc::new(session.layout.keys(&name).unwrap());
+        let attempt = Attempt { id: ClaimId::random(), keys };
+        let claim = Claim::new(name, false, Metadata::of_this_process(None), &ClaimControl::new());
+        let (token, now) = (FencingToken::new(7), session.context.clock.now());
+        session.add_hold(claim.id(), WonAttempt::new(attempt, token, now, &"{}".into(), sent));
+        Grant::new(&claim, token, now)
+    }
+
+    /// Tasks of this test's runtime.
+    fn tasks() -> usize {
+        tokio::runtime::Handle::current().metrics().num_alive_tasks()
     }
 
     /// Sooner, a caller that waits for the end of its release would get a false confirmation.
     #[tokio::test(start_paused = true)]
     async fn heartbeat_forgets_an_unconfirmed_release_in_time() {
         let session = session();
-        let claim = add_hold(&session);
+        let claim = add_hold(&session, SentRequests::mark_touched).claim();
         assert!(session.release_claim(claim).await.is_err());
         let keys_expired = lease::quarantine(TTL) + Duration::from_millis(1);
         for (later, is_forgotten) in [(keys_expired, false), (RELEASE_ANSWER_MAX, true)] {
@@ -240,5 +250,57 @@ mod tests {
             session.heartbeat(&[]).await;
             assert_eq!(session.release_claim(claim).await.is_ok(), is_forgotten, "{later:?} later");
         }
+    }
+
+    #[tokio::test]
+    async fn hold_is_forgotten_once_its_release_is_confirmed() {
+        let session = session();
+        // No node has a key of it.
+        let claim = add_hold(&session, SentRequests::mark_refused).claim();
+        session.release_claim(claim).await.unwrap();
+        assert!(session.lock().is_empty());
+    }
+
+    /// Its keys would live longer at a node that has not executed the release yet.
+    #[tokio::test]
+    async fn hold_is_not_renewed_once_its_release_has_begun() {
+        let session = session();
+        let [released, held] = [(); 2].map(|()| add_hold(&session, SentRequests::mark_touched));
+        assert!(session.begin_release(released.claim()).is_some());
+        let renewed = session.heartbeat(&[released, held.clone()]).await.holds;
+        assert_eq!(renewed.iter().map(|(claim, _)| *claim).collect::<Vec<_>>(), [held.claim()]);
+    }
+
+    /// They are renewed in several requests.
+    #[tokio::test]
+    async fn heartbeat_answers_for_every_hold() {
+        const HOLDS: usize = 2 * LOCKS_PER_REQUEST + 1;
+        let session = session();
+        let held: Vec<Grant> = (0..HOLDS).map(|_| add_hold(&session, SentRequests::mark_touched)).collect();
+        let renewed = session.heartbeat(&held).await.holds;
+        assert_eq!(renewed.len(), HOLDS);
+        assert!(renewed.iter().map(|(claim, _)| *claim).eq(held.iter().map(Grant::claim)));
+    }
+
+    /// Each request that finds the node would start another one.
+    #[tokio::test]
+    async fn emptied_node_is_brought_back_by_one_task() {
+        let session = session();
+        let before = tasks();
+        (0..50).for_each(|_| session.context.rejoiner.start_rejoin(0));
+        assert_eq!(tasks(), before + 1);
+    }
+
+    /// It would keep the connections of the session while the node stays out.
+    #[tokio::test(start_paused = true)]
+    async fn close_ends_the_task_that_brings_a_node_back() {
+        let session = session();
+        let before = tasks();
+        session.context.rejoiner.start_rejoin(0);
+        tokio::time::sleep(RETRY_PAUSE_MIN).await;
+        session.close().await.unwrap();
+        // Requests that were sent have ended then. Without the other nodes, it would wait for longer.
+        tokio::time::sleep(session.context.nodes.limit).await;
+        assert_eq!(tasks(), before);
     }
 }

@@ -230,6 +230,44 @@ fn text(value: &Value) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        tests::scripted::{Answer, ScriptedServer, greeting, scripted_sentinel},
+        topology::{Connector, PushHandler, Sentinels, Topology},
+    };
+
+    /// Sentinels that were cut off name the master of their time, which may be a replica now.
+    #[tokio::test]
+    async fn server_that_sentinels_name_must_report_the_role_of_a_master() {
+        let replica = ScriptedServer::start(|_| {
+            |_, words: &[String]| match &*words[0] {
+                "ROLE" => Answer::Text("*1\r\n$5\r\nslave\r\n".to_owned()),
+                _ => greeting(words),
+            }
+        });
+        let Address::Tcp(_, port) = replica.await.address else { unreachable!() };
+        let addresses = vec![scripted_sentinel(1, "127.0.0.1", port).await];
+        let connector = Connector {
+            topology: Topology::Sentinel(Sentinels { addresses, master: "main".to_owned() }),
+            dialer: Dialer { login: Login::default(), tls: None, timeout: lockkit_conformance::direct::HANG },
+            sentinel_login: Login::default(),
+            cluster_retries: 0,
+        };
+        let refused = connector.connect(PushHandler::ignore_all()).await.err().unwrap();
+        assert!(refused.is_transient() && refused.message().ends_with("not a master"), "{refused:?}");
+    }
+
+    /// The client crate would give up after a second.
+    #[tokio::test(start_paused = true)]
+    async fn login_may_take_as_long_as_a_request() {
+        // The kernel accepts, and nobody answers.
+        let hanging = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp("127.0.0.1".to_owned(), hanging.local_addr().unwrap().port());
+        let dialer = Dialer { login: Login::default(), tls: None, timeout: Duration::from_secs(60) };
+        let start = tokio::time::Instant::now();
+        let fault = dialer.open(&address, |_| {}).await.err().unwrap();
+        let took = start.elapsed();
+        assert!(fault.is_transient() && took >= dialer.timeout, "{took:?}: {fault:?}");
+    }
 
     /// A peer whose packets are lost answers nothing; the kernel would wait for a quarter of an hour.
     #[cfg(target_os = "linux")]

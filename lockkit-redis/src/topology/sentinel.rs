@@ -290,10 +290,14 @@ mod tests {
             let clients = sentinel.cli(&["CLIENT", "LIST"]).unwrap();
             clients.text().lines().any(|line| line.contains(" sub=2 ") && line.contains(" cmd=sentinel"))
         };
-        until("the client has subscribed to all Sentinels", async || {
-            servers.sentinels().iter().all(has_asked)
-        })
-        .await;
+        // Each ends the first subscription, as its restart would.
+        for ends in [true, false] {
+            let is_subscribed = async || servers.sentinels().iter().all(has_asked);
+            until("the client has subscribed to all Sentinels", is_subscribed).await;
+            for sentinel in servers.sentinels().iter().filter(|_| ends) {
+                sentinel.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap();
+            }
+        }
         servers.failover().unwrap();
         let noticed = tokio::time::timeout(HANG, broken.cancelled()).await;
         noticed.expect("the Sentinels report the new master");

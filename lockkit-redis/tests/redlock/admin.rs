@@ -11,8 +11,8 @@ use std::{
 use lockkit_conformance::{
     Store,
     direct::{
-        LONG, acquire, assert_error, assert_rising, bounded, enqueued, fresh_name, is_renewed, name, release,
-        until,
+        HANG, LONG, acquire, assert_error, assert_rising, bounded, enqueued, fresh_name, is_renewed, name,
+        release, until,
     },
 };
 use lockkit_core::{
@@ -307,6 +307,25 @@ async fn operator_needs_two_more_rights() {
     assert_eq!(error.kind(), ErrorKind::Denied, "the keys of one node are not all: {error}");
     at(&masters, 0..3, &["ACL", "SETUSER", "app", "+scan"]).await;
     assert_eq!(admin.list("", None, 10).await.unwrap().locks.len(), 1);
+}
+
+/// A request may take longer than this test waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn operator_waits_for_no_silent_node() {
+    let masters = Masters::start_for_an_operator(3).unwrap();
+    let (session, name) = (session(&masters.url()).await, fresh_name());
+    acquire(&session, &name).await;
+    until_everywhere(&masters, &name).await;
+    let admin = admin(&format!("{}?request_timeout=60s", masters.url()));
+    masters.with(|all| all.node(2).pause()).await.unwrap();
+    let asked = tokio::time::timeout(HANG, async {
+        let listed = admin.list("", None, 10).await.unwrap().locks.len();
+        let shown = holder(&admin, &name).await.unwrap();
+        (listed, admin.break_lock(&name, &shown).await.unwrap())
+    });
+    let asked = asked.await;
+    masters.with(|all| all.node(2).resume()).await.unwrap();
+    assert_eq!(asked.expect("the others are enough"), (1, true));
 }
 
 /// Waiters poll then, and heartbeats find losses.

@@ -9,6 +9,7 @@ mod counting;
 mod elections;
 mod foreign;
 mod memory;
+mod minority;
 mod records;
 #[path = "../harness/redlock/mod.rs"]
 mod redlock;

@@ -85,6 +85,8 @@ async fn record_outlives_its_session_and_refuses_stale_writers() {
         assert!(having >= 2, "{having} nodes have {stored}");
     }
     release(&first, &grant).await;
+    // Where its key was still there, the next holder's would come after it, and after the deletion below.
+    until("no node has the lock", async || masters.nodes_with(&name(LOCK)).await.unwrap() == 0).await;
     assert!(!write(&first, &grant, "late").await.unwrap());
     first.close().await.unwrap();
     let closed = [try_read(&first).await.err(), write(&first, &grant, "late").await.err()];
@@ -92,10 +94,10 @@ async fn record_outlives_its_session_and_refuses_stale_writers() {
     // The next holder does not renew, and another one follows, which writes nothing yet.
     let old = acquire(&stale, &name(LOCK)).await;
     until("every node has the lock", async || masters.nodes_with(&name(LOCK)).await.unwrap() == 3).await;
-    let expire = |nodes: &mut RedisMasters| {
-        (0..nodes.len()).try_for_each(|node| nodes.node(node).cli(&["PEXPIRE", LOCK, "1"]).map(drop))
+    let delete = |nodes: &mut RedisMasters| {
+        (0..nodes.len()).try_for_each(|node| nodes.node(node).cli(&["DEL", LOCK]).map(drop))
     };
-    masters.with(expire).await.unwrap();
+    masters.with(delete).await.unwrap();
     let newest = acquire(&last, &name(LOCK)).await;
     assert!(!write(&stale, &old, "stale").await.unwrap());
     assert_eq!(read(&last).await.as_deref(), Some("two: ä\n"));

@@ -15,6 +15,7 @@ use crate::{
         is_gave_up, only_renewal, release, scripts, session, session_at, shared, side, try_acquire, until,
     },
     raw::add_lapsed_waiters,
+    rights::{LOGIN, RIGHTS, user},
     topologies::{PATIENT, is_renewed},
 };
 
@@ -128,6 +129,21 @@ async fn broken_holder_and_next_waiter_are_notified_at_once() {
     // Each loss is reported once.
     let again = tokio::time::timeout(Duration::from_millis(50), one.lost()).await;
     assert!(again.is_err(), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operator_without_the_right_to_notify_breaks_a_hold() {
+    let (redis, name) = (Redis::start().unwrap(), fresh_name());
+    let session = session(&redis, LONG).await;
+    let held = acquire(&session, &name).await;
+    let rights = RIGHTS.replace("&lockkit:client:*", "resetchannels");
+    let mut command = vec!["ACL", "SETUSER"];
+    command.extend(user(&rights));
+    redis.cli(&command).unwrap();
+    let admin = backend(&format!("redis://{LOGIN}@{}", redis.endpoint()));
+    let shown = holder(&admin, &name).await;
+    assert!(break_lock(&admin, &name, &shown).await);
+    assert!(is_gone(&session, &held).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

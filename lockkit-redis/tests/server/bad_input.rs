@@ -322,6 +322,38 @@ async fn acquire_waits_while_min_replicas_to_write_is_not_met() {
     waiting.granted().await;
 }
 
+/// The next request of each claim is sent after a pause, which may last for two seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_end_at_once_between_two_requests() {
+    const CLAIMS: u64 = 20;
+    let redis = Redis::start().unwrap();
+    let refusals = || refused(&redis, "NOREPLICAS");
+    for closes in [false, true] {
+        redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]).unwrap();
+        let [ending, other] = [session(&redis, LONG).await, session(&redis, LONG).await];
+        redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
+        let before = refusals();
+        try_acquire(&other, &fresh_name()).await.unwrap_err();
+        let of_each = (refusals() - before) * CLAIMS;
+        let before = refusals();
+        let claims_of =
+            |session| (0..CLAIMS).map(|_| crate::common::start(session, &fresh_name())).collect::<Vec<_>>();
+        let (claims, _others) = (claims_of(&ending), claims_of(&other));
+        until("the pauses have grown", async || refusals() >= before + 5 * 2 * of_each).await;
+        let before = refusals();
+        match closes {
+            true => bounded(ending.close()).await.unwrap(),
+            false => claims.iter().for_each(|claim| claim.control.give_up()),
+        }
+        for claim in claims {
+            drop(claim.ends().await);
+        }
+        let meanwhile = refusals() - before;
+        assert!(meanwhile < of_each / 2, "{meanwhile} refusals, of {of_each} in each pause");
+        bounded(other.close()).await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_node_as_a_single_server_is_refused() {
     let redis = Redis::start_with(&["--cluster-enabled", "yes"]).unwrap();

@@ -11,8 +11,9 @@ use std::{
 use lockkit_core::{
     BootInstant, Clock, ErrorKind,
     backend::{Acquired, Backend, Renewal},
-    limits::RELEASE_ANSWER_MAX,
+    limits::{METADATA_BYTES_MAX, RELEASE_ANSWER_MAX},
 };
+use lockkit_redis::INSPECTED_WAITERS_MAX;
 use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 
 use crate::{
@@ -237,6 +238,58 @@ async fn inspect_shows_holder_and_waiters_with_their_metadata() {
     let entries: Vec<String> = found.waiters.iter().map(|waiter| waiter.entry.clone()).collect();
     assert_eq!(entries, waiters.each_ref().map(|waiter| waiter.claim.id().to_string()));
     assert!(found.waiters.iter().all(|waiter| waiter.metadata.is_some() && waiter.token.is_none()));
+}
+
+/// What is cut would be shown as none.
+#[tokio::test(flavor = "multi_thread")]
+async fn inspect_shows_the_longest_metadata() {
+    let (redis, name) = (shared(), fresh_name());
+    let session = session(redis, LONG).await;
+    acquire(&session, &name).await;
+    let counter = side(&name, "fence");
+    let stored = redis.cli(&["GET", &counter]).unwrap();
+    let (before, metadata) = stored.text().split_once('{').unwrap();
+    let padding = " ".repeat(METADATA_BYTES_MAX - metadata.len() - 1);
+    let longest = format!("{before}{{{padding}{metadata}");
+    redis.command(&[b"SET".as_slice(), counter.as_bytes(), longest.as_bytes()]).unwrap();
+    let inspecting = backend(&redis.url());
+    let found = inspecting.admin().unwrap().inspect(&name).await.unwrap();
+    assert_eq!(found.holder.unwrap().metadata.unwrap().label.as_deref(), Some("test"));
+}
+
+/// An operator may have put anything there.
+#[tokio::test(flavor = "multi_thread")]
+async fn inspect_does_not_read_metadata_that_are_too_long() {
+    let (redis, name) = (Redis::start().unwrap(), fresh_name());
+    let session = session(&redis, LONG).await;
+    acquire(&session, &name).await;
+    let waiter = enqueued(&session, &name).await;
+    let inspecting = backend(&redis.url());
+    // Whether metadata are shown, and how many fields were read: one is the deadline.
+    let shown = async || {
+        let before = redis.calls("hget").unwrap();
+        let found = inspecting.admin().unwrap().inspect(&name).await.unwrap();
+        (found.waiters[0].metadata.is_some(), redis.calls("hget").unwrap() - before)
+    };
+    assert_eq!(shown().await, (true, 2));
+    let (field, long) = (format!("@{}", waiter.claim.id()), "x".repeat(METADATA_BYTES_MAX + 1));
+    redis.cli(&["HSET", &side(&name, "deadlines"), &field, &long]).unwrap();
+    assert_eq!(shown().await, (false, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inspect_shows_no_more_waiters_than_its_bound() {
+    let (redis, name) = (shared(), fresh_name());
+    raw::add_lapsed_waiters(redis, &name, INSPECTED_WAITERS_MAX + 1);
+    let revive = "for _, claim in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+        redis.call('HSET', KEYS[2], claim, ARGV[1])
+    end";
+    let [queue, deadlines] = ["queue", "deadlines"].map(|what| side(&name, what));
+    let entry = format!("{}:60000:c0ffee", 1_u64 << 52);
+    redis.cli(&["EVAL", revive, "2", &queue, &deadlines, &entry]).unwrap();
+    let inspecting = backend(&redis.url());
+    let found = inspecting.admin().unwrap().inspect(&name).await.unwrap();
+    assert_eq!(found.waiters.len(), INSPECTED_WAITERS_MAX);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{
     Clock, ErrorKind, FencingToken, LockName, Metadata, Proposal,
-    backend::{Acquired, Admin, Backend, Claim, ClaimControl, Grant, LeaderEntry, LeaderWatch, Session},
+    backend::{
+        Acquired, Admin, Backend, Claim, ClaimControl, Grant, LeaderEntry, LeaderWatch, Renewal, Session,
+    },
 };
 use lockkit_testbed::{Direction, Flow, Proxy, Redis, RedisCluster};
 use tokio::task::JoinHandle;
@@ -348,6 +350,20 @@ async fn closed_session_answers_no_observer() {
     let elections = session.elections().unwrap();
     assert_eq!(bounded(elections.leader(&name)).await.unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(bounded(elections.watch(&name)).await.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watch_fails_at_once_while_the_server_is_known_to_be_away() {
+    let mut redis = Redis::start().unwrap();
+    let session = session_at(&format!("{}/?request_timeout=60s", redis.url()), LONG).await;
+    redis.kill().unwrap();
+    until("the outage is known", async || match session.renew(&[]).await.session {
+        Renewal::Unknown(error) => error.to_string().contains("refused"),
+        _ => false,
+    })
+    .await;
+    let watch = bounded(session.elections().unwrap().watch(&fresh_name())).await;
+    assert_eq!(watch.unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
 /// Channel and lock are on the same node.

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockkit_core::{
-    ErrorKind, LockName,
-    backend::{Admin, Backend, ListedLock},
+    ErrorKind, FencingToken, LockName,
+    backend::{Admin, Backend, ClaimId, Contender, ListedLock},
 };
 use lockkit_redis::RedisBackend;
-use lockkit_testbed::{Redis, RedisCluster};
+use lockkit_testbed::{Proxy, Redis, RedisCluster};
 
 use crate::{
     common::{
@@ -233,6 +233,28 @@ async fn raw_names_and_other_cursors_are_refused() {
     for cursor in ["", "17", "held-0-1-2"] {
         let error = backend(&redis.url()).list("", Some(cursor), LIMIT).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{cursor:?}: {error}");
+    }
+}
+
+/// Each request has a connection already when the server does not answer any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn operator_does_not_wait_for_a_silent_server() {
+    let proxy = Proxy::start_redis(shared().endpoint()).unwrap();
+    let admin = backend(&format!("redis://{}/?request_timeout=1s", proxy.endpoint()));
+    let name = name("x");
+    let silent_from = |text: &str| {
+        proxy.pass();
+        proxy.hold_requests_from(text);
+    };
+    silent_from("EVALSHA");
+    let shown = bounded(admin.inspect(&name)).await.unwrap_err();
+    silent_from("EVALSHA");
+    let hold = Contender::new(ClaimId::random().to_string(), Some(FencingToken::new(7)), None);
+    let broken = bounded(admin.break_lock(&name, &hold)).await.unwrap_err();
+    silent_from("SCAN");
+    let listed = bounded(admin.list("", None, LIMIT)).await.unwrap_err();
+    for error in [shown, broken, listed] {
+        assert_error(&error, ErrorKind::Unavailable, "did not answer");
     }
 }
 

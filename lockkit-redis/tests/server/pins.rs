@@ -173,6 +173,18 @@ async fn heartbeat_before_the_answer_to_a_pin_does_not_shorten_it() {
     release(&session, &held).await;
 }
 
+/// As a failover may lose it.
+#[tokio::test(flavor = "multi_thread")]
+async fn leave_restores_a_pin_that_was_lost() {
+    let (redis, name) = (shared(), fresh_name());
+    let session = session(redis, LONG).await;
+    let held = acquire(&session, &name).await;
+    assert!(pin(&session, &held, 3 * LONG).await);
+    redis.cli(&["PEXPIRE", name.as_str(), "5000"]).unwrap();
+    leave(&session, &held).await;
+    assert!(pttl(redis, &name) > 170_000);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn left_hold_is_left_once() {
     let redis = Redis::start().unwrap();
@@ -215,6 +227,21 @@ async fn close_leaves_what_is_pinned() {
     bounded(session.close()).await.unwrap();
     let living = [&pinned, &left, &plain].map(|name| pttl(redis, name));
     assert!(living[0] > 170_000 && living[1] > 170_000 && living[2] == -2, "{living:?}");
+}
+
+/// The end that was asked for last counts, not the pin before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn close_ends_a_pinned_hold_whose_release_was_not_confirmed() {
+    let (mut redis, name) = (Redis::start().unwrap(), fresh_name());
+    let session = session(&redis, LONG).await;
+    let held = acquire(&session, &name).await;
+    assert!(pin(&session, &held, 10 * LONG).await);
+    redis.kill().unwrap();
+    bounded(session.release(&held)).await.unwrap_err();
+    redis.restart().unwrap();
+    assert!(pttl(&redis, &name) > 0, "the server has lost the lock");
+    until("the session is closed", async || session.close().await.is_ok()).await;
+    assert_eq!(redis.keys(name.as_str()).unwrap(), [""; 0]);
 }
 
 /// The server counts from the arrival of the request, and the client may have sent it long before.

@@ -222,6 +222,20 @@ fn newcomers_are_behind_all_waiters_after_others_have_left() {
     assert_eq!(claims, [&third.claim, &late.claim]);
 }
 
+/// Nothing has granted the lock yet: its holder has just expired.
+#[test]
+fn withdrawal_of_the_first_waiter_grants_a_free_lock_to_the_next() {
+    let (redis, name) = (shared(), fresh_name());
+    let [holder, first, second] = [(); 3].map(|()| Claimant::new(redis, &name));
+    holder.acquire();
+    first.acquire();
+    second.acquire();
+    redis.cli(&["DEL", name.as_str()]).unwrap();
+    assert_eq!(first.release_once(), (0, 0));
+    let value = redis.cli(&["GET", name.as_str()]).unwrap();
+    assert!(value.text().starts_with(&second.claim), "{value:?}");
+}
+
 #[test]
 fn no_script_drops_more_than_500_lapsed_waiters() {
     let redis = Redis::start().unwrap();

@@ -125,14 +125,16 @@ impl Server {
             reads.add_get_data(path)?;
         }
         let mut nodes = Vec::with_capacity(paths.len());
-        for (path, answer) in paths.iter().zip(self.answer(reads.commit()).await?) {
-            nodes.push(match answer {
+        for (path, result) in paths.iter().zip(self.results(reads, paths.len()).await?) {
+            nodes.push(match result {
                 MultiReadResult::Data { data, stat } => Some((Some(data), stat)),
                 // Metadata need no permission.
                 MultiReadResult::Error { err: ClientError::NoAuth } => {
                     self.stat(path).await?.map(|stat| (None, stat))
                 }
-                _ => None,
+                MultiReadResult::Error { err: ClientError::NoNode } => None,
+                MultiReadResult::Error { err } => return Err(err.into()),
+                _ => return Err(RequestError::unexpected("a read of data was answered with something else")),
             });
         }
         Ok(nodes)

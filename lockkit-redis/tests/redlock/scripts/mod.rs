@@ -72,6 +72,8 @@ fn free_node_grants_with_the_higher_of_counter_and_proposal() {
     assert_eq!(one.release(&node, "").unwrap(), 1);
     assert_eq!(other.ask(&node, 5).unwrap(), 1_001, "the counter is higher");
     assert_eq!(counter(&node, &one), 1_001);
+    assert_eq!(other.release(&node, "").unwrap(), 1);
+    assert_eq!(one.ask(&node, 1_001).unwrap(), 1_002, "no counter is granted twice");
 }
 
 #[test]
@@ -282,6 +284,17 @@ fn foreign_values_are_busy_or_no_counter_and_never_an_error() {
         node.cli(&[words[0], &one.side("fence"), words[1]]).unwrap();
         assert_eq!(one.ask(node, 8_000_000_000_000_000).unwrap(), 8_000_000_000_000_000, "{words:?}");
     }
+}
+
+/// It does not show that another claim has the lock: a release would be confirmed, and the lock kept.
+#[test]
+fn read_that_is_denied_is_an_error() {
+    let (node, (one, _)) = (node(), two());
+    one.ask(&node, 0).unwrap();
+    node.cli(&["ACL", "SETUSER", "default", "-getrange"]).unwrap();
+    let renewed = one.renew(&node).map(Option::unwrap_or_default);
+    let answers = [one.release(&node, ""), one.ask(&node, 0), renewed];
+    assert!(answers.iter().all(Result::is_err), "{answers:?}");
 }
 
 #[test]
