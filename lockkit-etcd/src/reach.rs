@@ -3,6 +3,9 @@
 //! must learn which address is wrong, and whether something else than etcd listens there.
 //!
 //! A probe changes nothing at the server. To a server that is configured with TLS nothing is sent in the clear.
+//!
+//! If client and servers do not trust each other, no retry can fix that, so the error is `Denied`. If only some of several
+//! servers are not trusted, the others may come back, and it is `Unavailable`.
 
 use std::{fmt, io, time::Duration};
 
@@ -68,9 +71,11 @@ pub(crate) async fn explain(config: &EtcdConfig, fault: RequestError) -> Request
             .unwrap_or_else(|_| ProbeResult::Fault(format!("no answer within {limit:?}")))
     });
     let found = join_all(probes).await;
-    let kind = match found.iter().any(|found| matches!(found, ProbeResult::Distrust(_))) {
-        true => ErrorKind::Denied,
-        false => fault.kind(),
+    // Only if it is true of all: a client that waits for the store must not give up for one of its servers.
+    let kind = match &*found {
+        [ProbeResult::Reachable | ProbeResult::Fault(_)] => fault.kind(),
+        all if all.iter().all(|found| matches!(found, ProbeResult::Distrust(_))) => ErrorKind::Denied,
+        _ => ErrorKind::Unavailable,
     };
     let reachable = found.iter().any(|found| matches!(found, ProbeResult::Reachable));
     // The request failed for another reason than the connection.

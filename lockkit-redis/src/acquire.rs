@@ -3,6 +3,7 @@
 //! Failure cases:
 //!
 //! * A reply is lost: the request is repeated. The scripts find what an earlier copy of the same claim has done.
+//! * The client crate repeats a request to a cluster by itself. The fault of the last copy shows nothing about the others.
 //! * The claim is given up, or the session is closed: the request under way is awaited (it has a time limit). Then
 //!   everything of the claim is removed at the server; this is repeated until it is answered, at most for a ttl and the
 //!   time limit of a request. No heartbeat extends its wait meanwhile. A copy that was never answered may arrive even
@@ -25,12 +26,14 @@
 //! * The message comes before an answer that was sent earlier, or an answer after a message that was sent later: it does
 //!   not matter which comes first. Every answer is compared with the token by itself.
 //! * The claim is given up when the message comes: the withdrawal releases the lock.
+//! * The master has granted the lock, and nobody knows whether replicas have the grant: a waiting claim asks again. It may
+//!   have lost both connections, and that to the replicas comes back later.
 
 use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{
     BootInstant, Error, FencingToken, Result,
-    backend::{Acquired, Claim, Evidence, Grant, retry_pauses},
+    backend::{Acquired, Claim, Evidence, Grant, RetryPauses, retry_pauses},
     limits::RECHECK_PAUSE_MAX,
 };
 use tokio::time::Instant;
@@ -101,7 +104,7 @@ impl RedisSession {
     async fn run_claim(&self, claim: &Claim, entry: &Arc<ClaimEntry>) -> Result<ClaimOutcome, RequestError> {
         let queues = claim.wait() && self.queues;
         let mut call = self.params.acquire(entry, queues, &claim.metadata_json());
-        let mut confirms = false;
+        let (mut confirms, mut pauses) = (false, retry_pauses());
         let mut expiry_check = self.expiry_checks.join(entry.keys.lock());
         loop {
             let (state, sent) = match self.request(claim, entry, &call).await? {
@@ -109,7 +112,12 @@ impl RedisSession {
                 RequestOutcome::Answered(state, sent) => (state, sent),
             };
             let extension = match state {
-                ClaimState::Granted(token) => return self.confirm_at_replicas(entry, token, sent.at).await,
+                ClaimState::Granted(token) => {
+                    if self.confirm_at_replicas(claim, entry, token, &mut pauses).await? {
+                        return Ok(ClaimOutcome::Granted(token, sent.at));
+                    }
+                    continue;
+                }
                 ClaimState::Gone => return Ok(ClaimOutcome::EntryGone),
                 ClaimState::Busy(_) if !claim.wait() => {
                     claim.note_contended();
@@ -134,8 +142,10 @@ impl RedisSession {
                 () = entry.woken() => {}
                 () = self.until_recheck(entry, &mut expiry_check) => {}
             }
-            if let Some((token, armed_at)) = self.pushed_grant(entry) {
-                return self.confirm_at_replicas(entry, token, armed_at).await;
+            if let Some((token, armed_at)) = self.pushed_grant(entry)
+                && self.confirm_at_replicas(claim, entry, token, &mut pauses).await?
+            {
+                return Ok(ClaimOutcome::Granted(token, armed_at));
             }
         }
     }
@@ -200,31 +210,24 @@ impl RedisSession {
             }
             // A claim that does not wait fails at once, unless an earlier request may have left an entry.
             let may_retry = claim.wait() || entry.may_have_entries();
+            if self.layout.on_cluster() && fault.may_hide_an_earlier_copy() {
+                entry.mark_in_doubt();
+            }
             if !fault.is_transient() || !may_retry {
                 return Err(fault);
             }
             debug!(?fault, claim = ?claim.id(), "not answered");
-            tokio::select! {
-                () = pauses.wait() => {}
-                () = claim.give_up() => {}
-                () = self.closed.cancelled() => {}
-            }
+            self.pause(claim, &mut pauses).await;
         }
     }
 
-    /// Waits until the configured number of replicas has the grant that the master has made.
-    async fn confirm_at_replicas(
-        &self,
-        entry: &ClaimEntry,
-        token: FencingToken,
-        armed_at: BootInstant,
-    ) -> Result<ClaimOutcome, RequestError> {
-        // If anything fails from here on, the grant must be withdrawn.
-        entry.mark_in_doubt();
-        if let Some(replicas) = &self.replicas {
-            replicas.confirm(&self.params.confirm(entry), token).await?;
+    /// Waits before a request is repeated. Ends when the claim is given up or the session is closed.
+    pub(crate) async fn pause(&self, claim: &Claim, pauses: &mut RetryPauses) {
+        tokio::select! {
+            () = pauses.wait() => {}
+            () = claim.give_up() => {}
+            () = self.closed.cancelled() => {}
         }
-        Ok(ClaimOutcome::Granted(token, armed_at))
     }
 
     /// Removes what an ungranted claim may have left at the server. Returns whether its entry can be forgotten.

@@ -156,3 +156,47 @@ impl Backend for RedisBackend {
         Some(self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_conformance::direct::{HANG, LONG};
+    use lockkit_core::{ErrorKind, backend::BackendUrl};
+
+    use super::*;
+    use crate::{
+        tests::scripted::{Answer, ScriptedServer, greeting},
+        topology::Address,
+    };
+
+    /// Starts a server that answers `with` to this command.
+    async fn answering(command: &'static str, with: &'static str) -> Address {
+        let server = ScriptedServer::start(|_| {
+            move |_, words: &[String]| {
+                if words[0] == command { Answer::Text(with.to_owned()) } else { greeting(words) }
+            }
+        });
+        server.await.address
+    }
+
+    /// The others may come back: a client that waits for the store must not give up.
+    #[tokio::test]
+    async fn refusal_is_final_only_if_all_servers_refuse() {
+        let refusing = answering("HELLO", "-WRONGPASS invalid username-password pair\r\n").await;
+        let not_ready = answering("CLUSTER", "-CLUSTERDOWN The cluster is down\r\n").await;
+        let closed = "127.0.0.1:1";
+        for (url, kind) in [
+            (format!("redis://{refusing},{refusing}"), ErrorKind::Denied),
+            (format!("redis://{closed},{refusing}"), ErrorKind::Unavailable),
+            (format!("redis+sentinel://{refusing},{refusing}/main"), ErrorKind::Denied),
+            (format!("redis+sentinel://{closed},{refusing}/main"), ErrorKind::Unavailable),
+            (format!("redis+cluster://{refusing}"), ErrorKind::Denied),
+            (format!("redis+cluster://{closed},{refusing}"), ErrorKind::Unavailable),
+            (format!("redis+cluster://{not_ready},{refusing}"), ErrorKind::Unavailable),
+        ] {
+            let config = RedisConfig::from_url(BackendUrl::parse(&url).unwrap()).unwrap();
+            let backend = RedisBackend::new(config.request_timeout(HANG));
+            let error = backend.open_session(LONG, Clock::boot()).await.unwrap_err();
+            assert_eq!(error.kind(), kind, "{url}: {error}");
+        }
+    }
+}

@@ -72,9 +72,9 @@ pub struct RedisConfig {
 
 impl RedisConfig {
     /// Returns the configuration for one server, or for a master and its replicas in any order, each as `HOST:PORT` or
-    /// `HOST`. Of several servers, all are asked for their role and the master is used. When it is demoted, all are
-    /// asked again. While two report the role of a master, no connection is made: one of them is a former master that
-    /// was restarted. Unreachable servers are not counted, so if Sentinels decide on the master, use
+    /// `HOST`. Of several servers, all are asked for their role and the master is used. When a write or a heartbeat finds it
+    /// demoted, all are asked again. While two report the role of a master, no connection is made: one of them is a
+    /// former master that was restarted. Unreachable servers are not counted, so if Sentinels decide on the master, use
     /// [`sentinel`](Self::sentinel).
     ///
     /// # Errors
@@ -249,7 +249,9 @@ impl RedisConfig {
     /// refused. After a renewal that fewer acknowledge, the hold still ends at its earlier deadline. The cost is a
     /// second round trip and the replicas' acknowledgement for each grant, and the acknowledgement for each renewal. A
     /// replica that has not acknowledged may still be promoted, and does not know the lock. Only with the number of all
-    /// replicas does no failover lose a hold; then one unreachable replica ends all holds. Default 0.
+    /// replicas does no failover lose a hold; then one unreachable replica ends all holds. This assumes that the wall
+    /// clocks of all servers agree: Redis replicates the end of a lease as a time of day, so a promoted replica whose
+    /// clock is ahead ends it early by the difference. Default 0.
     #[must_use]
     pub fn min_replicas(mut self, count: u32) -> Self {
         self.min_replicas = (count > 0).then_some(count);

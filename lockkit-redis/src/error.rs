@@ -64,6 +64,12 @@ impl RequestError {
         Self { breaks: Breaks::Connection, ..Self::new(Effect::Unknown, ErrorKind::Unavailable, message) }
     }
 
+    /// The server is no longer a master.
+    pub(crate) fn demoted() -> Self {
+        let message = "the server is no longer a master";
+        Self { breaks: Breaks::Connection, ..Self::new(Effect::Busy, ErrorKind::Unavailable, message) }
+    }
+
     /// The session is closed.
     pub(crate) fn session_closed() -> Self {
         Self::new(Effect::NotSent, ErrorKind::Closed, "the session is over")
@@ -98,13 +104,27 @@ impl RequestError {
         Self { message: format!("{} ({question})", self.message).into(), ..self }
     }
 
-    /// Returns the faults of several servers as one. A failure that no retry can fix decides the kind: it explains more
-    /// than an unreachable server.
+    /// Returns the faults of several servers as one. It is a failure that no retry can fix only if all of them are: a
+    /// client that waits for the store must not give up because one of its servers refuses it.
     pub(crate) fn of_servers(faults: Vec<Self>) -> Option<Self> {
         let messages: Vec<&str> = faults.iter().map(Self::message).collect();
         let message = messages.join("; ");
-        let worst = faults.iter().position(|fault| !fault.is_transient()).unwrap_or_default();
-        Some(Self { message: message.into(), ..faults.into_iter().nth(worst)? })
+        let decisive = faults.iter().position(Self::is_transient).unwrap_or_default();
+        Some(Self { message: message.into(), ..faults.into_iter().nth(decisive)? })
+    }
+
+    /// The same fault, which says of a refused login that it was for a Sentinel: Sentinels have users of their own.
+    #[must_use]
+    pub(crate) fn of_sentinels(self) -> Self {
+        if self.kind != ErrorKind::Denied {
+            return self;
+        }
+        let message = format!(
+            "a Sentinel refuses the login (sentinel_user, and sentinel_password or sentinel_password_file): {}",
+            // What a server's refusal says is about another login.
+            self.message.replace(NOAUTH, "NOAUTH it asks for a password")
+        );
+        Self::new(Effect::Refused, ErrorKind::Denied, message)
     }
 
     /// The same fault, before the request was sent. A refusal stays one: the server would refuse the next login, too.
@@ -124,6 +144,23 @@ impl RequestError {
     /// Returns whether the request may have been executed, or may still be.
     pub(crate) fn may_have_executed(&self) -> bool {
         self.effect == Effect::Unknown
+    }
+
+    /// The same fault, of a request to a cluster. The client crate sends up to five copies, and reports what became of the
+    /// last one: that its node could not be reached does not mean that no copy left this process.
+    #[must_use]
+    pub(crate) fn of_last_copy(self) -> Self {
+        match self.effect {
+            Effect::NotSent => Self { effect: Effect::Busy, ..self },
+            _ => self,
+        }
+    }
+
+    /// Returns whether an earlier copy of a request to a cluster may have been executed, see
+    /// [`of_last_copy`](Self::of_last_copy). While a slot moves, its owner has most probably answered all of them so. It
+    /// would refuse a withdrawal, too, until the move is over.
+    pub(crate) fn may_hide_an_earlier_copy(&self) -> bool {
+        !matches!(self.effect, Effect::NotSent | Effect::Split)
     }
 
     /// Returns whether a script may have failed with it; what the script had written before stays.
@@ -194,7 +231,7 @@ impl RequestError {
 }
 
 /// Instead of the server's text, which is about the protocol.
-pub(crate) const NOAUTH: &str = "NOAUTH the server asks for a password: give it with its user in the URL (the user of a password \
+const NOAUTH: &str = "NOAUTH the server asks for a password: give it with its user in the URL (the user of a password \
                       alone is `default`), or name the user in the URL (redis://default@HOST) and give lockkit the \
                       password with LOCKKIT_PASSWORD";
 

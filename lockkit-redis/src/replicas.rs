@@ -11,17 +11,24 @@
 //!   like the main connection. A grant that it does not find is looked up once more over another connection.
 //! * The master is demoted during WAIT, which ends with UNBLOCKED: nobody knows which replicas have the grant. It is
 //!   looked up over another connection, as after a lost reply.
+//! * No connection is open, or the outcome is unknown: a waiting claim asks the master again, which restarts the lifetime
+//!   of the grant, and then the replicas. Until it is given up, other clients wait. A try fails.
 //! * The lock has gone meanwhile, or was granted to the same claim again: the grant is refused.
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use lockkit_core::{ErrorKind, FencingToken};
+use lockkit_core::{
+    ErrorKind, FencingToken,
+    backend::{Claim, RetryPauses},
+};
 use redis::Value;
 use tracing::debug;
 
 use crate::{
     error::{Effect, RequestError},
+    registry::ClaimEntry,
     server::Server,
+    session::RedisSession,
     topology::Connector,
     wire::{Call, ClaimState, parse_claim_state, parse_renewals},
 };
@@ -124,10 +131,43 @@ impl Replicas {
     }
 }
 
+impl RedisSession {
+    /// Waits until the configured number of replicas has the grant that the master has made. Returns `false`, after a
+    /// pause, if a waiting claim must ask the master again.
+    pub(crate) async fn confirm_at_replicas(
+        &self,
+        claim: &Claim,
+        entry: &ClaimEntry,
+        token: FencingToken,
+        pauses: &mut RetryPauses,
+    ) -> Result<bool, RequestError> {
+        // If anything fails from here on, the grant must be withdrawn.
+        entry.mark_in_doubt();
+        let Some(replicas) = &self.replicas else { return Ok(true) };
+        match replicas.confirm(&self.params.confirm(entry), token).await {
+            Err(fault) if claim.wait() && fault.is_transient() => {
+                debug!(?fault, claim = ?entry.id, "not confirmed by replicas");
+                self.pause(claim, pauses).await;
+                Ok(false)
+            }
+            confirmed => confirmed.map(|()| true),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use lockkit_conformance::direct::{LONG, acquire, fresh_name};
+    use lockkit_core::{
+        Clock,
+        backend::{Backend, BackendUrl},
+    };
+
     use super::*;
     use crate::{
+        RedisBackend, RedisConfig,
         tests::scripted::{Answer, ScriptedServer, greeting},
         topology::{Dialer, Login, Topology},
         wire::INSPECT,
@@ -153,5 +193,37 @@ mod tests {
         let replicas = Replicas::connect(connector, 1).await.unwrap();
         let confirm = Call::about(&INSPECT, &["x"]);
         replicas.confirm(&confirm, FencingToken::new(7)).await.unwrap();
+    }
+
+    /// After an outage, the main connection may be open before this one.
+    #[tokio::test]
+    async fn waiting_claim_asks_again_while_its_grant_cannot_be_looked_up() {
+        let asks = Arc::<AtomicUsize>::default();
+        let counted = Arc::clone(&asks);
+        let server = ScriptedServer::start(|_| {
+            move |connection, words: &[String]| {
+                let answer = match (&*words[0], connection) {
+                    ("EVALSHA", 0) => {
+                        counted.fetch_add(1, SeqCst);
+                        ":7\r\n"
+                    }
+                    // The first one that waits for replicas.
+                    ("EVALSHA", 1) => return Answer::EndOfConnection,
+                    ("EVALSHA", _) => ":7\r\n",
+                    ("WAIT", _) => ":1\r\n",
+                    ("HELLO", 2..) if counted.load(SeqCst) < 2 => {
+                        "-LOADING Redis is loading the dataset in memory\r\n"
+                    }
+                    _ => return greeting(words),
+                };
+                Answer::Text(answer.to_owned())
+            }
+        });
+        let url = format!("redis://{}/?min_replicas=1&request_timeout=60s", server.await.address);
+        let backend = RedisBackend::new(RedisConfig::from_url(BackendUrl::parse(&url).unwrap()).unwrap());
+        let session = backend.open_session(LONG, Clock::boot()).await.unwrap();
+        let grant = acquire(&session, &fresh_name()).await;
+        assert_eq!(grant.token(), FencingToken::new(7));
+        assert!(asks.load(SeqCst) >= 2);
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! * A reply is lost: the request answers "unknown" after its time limit. The connection is replaced, because a black
 //!   hole answers later requests no more. Other requests on the old connection may still be answered.
+//! * One of several servers is demoted: it refuses the next write, and the connection is replaced. A client that only
+//!   reads asks for the role with its heartbeats.
 //! * There is no connection: requests wait within their time limit while one is being opened. After a failed attempt
 //!   they fail at once.
 
@@ -15,7 +17,7 @@ use crate::{
     error::{Effect, RequestError},
     reconnect::{ConnectionState, OpenConnection, Reconnector},
     server_info::ServerInfo,
-    topology::{Connection, Connector, Listener},
+    topology::{Connection, Connector, Listener, Topology},
     wire::Call,
 };
 
@@ -25,6 +27,8 @@ pub(crate) struct Server {
     timeout: Duration,
     /// The channel of this client; `None` if it receives no messages.
     channel: Option<String>,
+    /// Whether it is one of several servers, any of which may be the master.
+    is_one_of_several: bool,
     /// Ends the task that keeps the connection up.
     _reconnecting: DropGuard,
 }
@@ -54,6 +58,7 @@ impl Server {
     fn keep(reconnector: Reconnector, first: Option<OpenConnection>) -> Self {
         let timeout = reconnector.connector.timeout();
         let channel = reconnector.listener.channels().into_iter().next();
+        let is_one_of_several = matches!(reconnector.connector.topology, Topology::Replicas(_));
         let (state, watched) =
             watch::channel(first.clone().map_or(ConnectionState::Opening, ConnectionState::Up));
         let ended = CancellationToken::new();
@@ -64,7 +69,7 @@ impl Server {
                 () = reconnector.run(first, state) => {}
             }
         });
-        Self { state: watched, timeout, channel, _reconnecting: reconnecting }
+        Self { state: watched, timeout, channel, is_one_of_several, _reconnecting: reconnecting }
     }
 
     /// Returns what the server reports about itself; `None` where the user has no right to INFO.
@@ -121,10 +126,19 @@ impl Server {
         .await
     }
 
-    /// Pings the server.
+    /// Pings the server. Fails if it is one of several and no longer the master.
     pub(crate) async fn ping(&self, timeout: Duration) -> Result<(), RequestError> {
-        let ping =
-            |mut connection: Connection| async move { connection.query_one(&redis::cmd("PING")).await };
+        let asks_role = self.is_one_of_several;
+        let ping = |mut connection: Connection| async move {
+            let command = redis::cmd(if asks_role { "ROLE" } else { "PING" });
+            match connection.query_one(&command).await? {
+                Value::Array(role) if role.first() == Some(&Value::BulkString(b"master".to_vec())) => {
+                    Ok(Value::Okay)
+                }
+                _ if asks_role => Err(RequestError::demoted()),
+                pong => Ok(pong),
+            }
+        };
         self.query(timeout, ping).await.map(drop)
     }
 

@@ -45,6 +45,17 @@ async fn a_server_that_cannot_be_trusted_is_refused_with_the_reason() {
     assert_error(&refused(&authority.trusted_in(&expired.url())).await, ErrorKind::Denied, "expired");
 }
 
+/// The others may come back: a client that waits for the store must not give up.
+#[tokio::test(flavor = "multi_thread")]
+async fn lack_of_trust_is_final_only_if_it_is_true_of_all_servers() {
+    let (authority, other) = (Certificates::new().unwrap(), Certificates::new().unwrap());
+    let etcd = Etcd::start_tls(&authority, ServerCertificate::Good, false).unwrap();
+    for (second, kind) in [("127.0.0.1:1", ErrorKind::Unavailable), (&*etcd.endpoint(), ErrorKind::Denied)] {
+        let url = other.trusted_in(&format!("etcds://{},{second}", etcd.endpoint()));
+        assert_error(&refused(&url).await, kind, "UnknownIssuer");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn server_may_require_a_client_certificate() {
     let (authority, other) = (Certificates::new().unwrap(), Certificates::new().unwrap());

@@ -148,12 +148,18 @@ pub(crate) struct FakeCluster {
     /// The id of the master of all slots.
     pub(crate) master: Arc<Mutex<&'static str>>,
     pub(crate) is_silent: Arc<AtomicBool>,
-    /// Requests to execute a script; each ends its connection.
+    /// Requests to execute a script.
     pub(crate) scripts: Arc<AtomicUsize>,
 }
 
 impl FakeCluster {
+    /// Starts a cluster in which each request to execute a script ends its connection.
     pub(crate) async fn start() -> Self {
+        Self::answering(|_| Answer::EndOfConnection).await
+    }
+
+    /// Starts a cluster. `script` is what its node does with a request to execute a script, from its words.
+    pub(crate) async fn answering(script: impl Fn(&[String]) -> Answer + Send + Sync + 'static) -> Self {
         let (master, is_silent, scripts) =
             (Arc::new(Mutex::new("a")), Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let node = (Arc::clone(&master), Arc::clone(&is_silent), Arc::clone(&scripts));
@@ -169,7 +175,7 @@ impl FakeCluster {
                     )),
                     "EVAL" | "EVALSHA" => {
                         scripts.fetch_add(1, SeqCst);
-                        Answer::EndOfConnection
+                        script(words)
                     }
                     _ => greeting(words),
                 }

@@ -90,7 +90,7 @@ impl Connection {
     fn fault(&self, error: RedisError) -> RequestError {
         match self {
             Self::Node { .. } => RequestError::from(error).without_cluster(),
-            Self::Cluster { .. } => error.into(),
+            Self::Cluster { .. } => RequestError::from(error).of_last_copy(),
         }
     }
 
@@ -154,5 +154,42 @@ impl Connection {
                 SlotMasters::ask(connection).await.is_ok_and(|now| Some(now) != *masters)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use lockkit_conformance::direct::{HANG, LONG, fresh_name, try_acquire};
+    use lockkit_core::{Clock, ErrorKind, backend::Backend};
+
+    use super::*;
+    use crate::{
+        RedisBackend, RedisConfig,
+        tests::scripted::{Answer, FakeCluster},
+        wire::RELEASE,
+    };
+
+    /// The master may have granted the lock and died before it answered an earlier copy. Its successor would keep the grant
+    /// for a ttl.
+    #[tokio::test]
+    async fn try_whose_last_copy_had_no_effect_is_withdrawn() {
+        let releases = Arc::<AtomicUsize>::default();
+        let counted = Arc::clone(&releases);
+        let cluster = FakeCluster::answering(move |words| {
+            let is_release = words[1] == RELEASE.digest();
+            counted.fetch_add(usize::from(is_release), SeqCst);
+            let answer = if is_release { ":1\r\n" } else { "-CLUSTERDOWN The cluster is down\r\n" };
+            Answer::Text(answer.to_owned())
+        })
+        .await;
+        let config =
+            RedisConfig::cluster([cluster.server.address.to_string()]).unwrap().request_timeout(HANG);
+        let session = RedisBackend::new(config).open_session(LONG, Clock::boot()).await.unwrap();
+        let error = try_acquire(&session, &fresh_name()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_eq!(releases.load(SeqCst), 1);
+        assert!(cluster.scripts.load(SeqCst) > 2, "the client crate has sent no copies");
     }
 }

@@ -307,13 +307,13 @@ impl Connector {
                 tokio::time::timeout(self.timeout() / NODE_TIMEOUT_SHARE, self.dialer.open(address, |_| {}));
             opened.await.unwrap_or_else(|_| Err(self.dialer.no_reply([address]))).err()
         });
-        let faults = futures_util::future::join_all(asked).await.into_iter().flatten().collect();
-        let servers: Vec<String> = addresses.iter().map(Address::to_string).collect();
-        match RequestError::of_servers(faults) {
+        let mut faults: Vec<_> = futures_util::future::join_all(asked).await.into_iter().flatten().collect();
+        if faults.len() < addresses.len() {
             // A node that lets the client in has another reason.
-            Some(found) if !found.is_transient() || fault.is_transient() => found,
-            _ => fault.at(servers.join(", ")),
+            let servers: Vec<String> = addresses.iter().map(Address::to_string).collect();
+            faults.push(fault.clone().at(servers.join(", ")));
         }
+        RequestError::of_servers(faults).unwrap_or(fault)
     }
 }
 

@@ -8,6 +8,8 @@
 //!   master's address. Only SENTINEL GET-MASTER-ADDR-BY-NAME has the new one.
 //! * The former master accepts writes until it learns of its demotion, for 10 s and more. So this client subscribes to
 //!   every Sentinel, and abandons the connection as soon as one of them names another master.
+//! * All Sentinels have lost their state: their epochs begin again below the one that the client knows. An earlier epoch
+//!   counts if most Sentinels have it and none has a later one. One that was cut off names the master of its time.
 //! * A Sentinel is restarted: the client subscribes again, and first asks whether it missed a change.
 //! * A connection to a Sentinel is dead without a sign, or a message is lost: each Sentinel is asked at intervals.
 
@@ -20,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::{
-    error::{Effect, NOAUTH, RequestError},
+    error::{Effect, RequestError},
     topology::dialer::{Address, Dialer},
 };
 
@@ -56,6 +58,16 @@ pub(crate) struct SentinelWatch {
 impl Sentinels {
     /// Returns where the master is, by the Sentinels that know the latest failover.
     pub(crate) async fn find(&self, dialer: &Dialer) -> Result<Master, RequestError> {
+        let (named, faults) = self.ask_all(dialer).await;
+        if named.is_empty() {
+            let fault = RequestError::of_servers(faults).map(RequestError::of_sentinels);
+            return Err(fault.unwrap_or_else(|| RequestError::unexpected("no Sentinel is configured")));
+        }
+        newest(named)
+    }
+
+    /// Asks all Sentinels. Returns the masters that they name, and why the others name none.
+    async fn ask_all(&self, dialer: &Dialer) -> (Vec<Master>, Vec<RequestError>) {
         let answers = self.addresses.iter().map(|address| async move {
             let opening = tokio::time::timeout(dialer.timeout / 2, async {
                 let mut sentinel = dialer.open(address, |_| {}).await?;
@@ -70,13 +82,7 @@ impl Sentinels {
                 Err(fault) => faults.push(fault),
             }
         }
-        if named.is_empty() {
-            let fault = RequestError::of_servers(faults);
-            return Err(
-                fault.map_or_else(|| RequestError::unexpected("no Sentinel is configured"), login_refused)
-            );
-        }
-        newest(named)
+        (named, faults)
     }
 
     /// Cancels `broken` when one of the Sentinels names another master than this.
@@ -187,16 +193,19 @@ impl SentinelListener {
         }
     }
 
-    /// Returns whether this is another master than the current one, and not an earlier one.
+    /// Returns whether this is another master than the current one, and not that of a Sentinel that was cut off.
     async fn is_replaced_by(&self, master: &Master) -> bool {
         match master.epoch.cmp(&self.current.epoch) {
             _ if master.address == self.current.address => false,
-            Ordering::Less => false,
             Ordering::Greater => true,
             // The other Sentinels may have a later epoch, or be the majority.
-            Ordering::Equal => {
-                let found = self.sentinels.find(&self.dialer).await;
-                found.is_ok_and(|found| found.address != self.current.address)
+            Ordering::Less | Ordering::Equal => {
+                let (named, _) = self.sentinels.ask_all(&self.dialer).await;
+                let agree = named.iter().filter(|named| *named == master).count();
+                let is_of_most = 2 * agree > self.sentinels.addresses.len();
+                newest(named).is_ok_and(|found| {
+                    found.address != self.current.address && (found.epoch >= self.current.epoch || is_of_most)
+                })
             }
         }
     }
@@ -245,29 +254,18 @@ fn newest(named: Vec<Master>) -> Result<Master, RequestError> {
     }
 }
 
-/// Says in a refused login that it was for a Sentinel: Sentinels have users of their own.
-fn login_refused(fault: RequestError) -> RequestError {
-    if fault.kind() != ErrorKind::Denied {
-        return fault;
-    }
-    let message = format!(
-        "a Sentinel refuses the login (sentinel_user, and sentinel_password or sentinel_password_file): {}",
-        // What a server's refusal says is about another login.
-        fault.message().replace(NOAUTH, "NOAUTH it asks for a password")
-    );
-    RequestError::new(Effect::Refused, ErrorKind::Denied, message)
-}
+#[cfg(test)]
+mod epochs;
 
 #[cfg(test)]
 mod tests {
-    use futures_util::future::join_all;
     use lockkit_conformance::direct::{HANG, until};
     use lockkit_core::limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
     use lockkit_testbed::{Redis, RedisSentinels};
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{tests::scripted::scripted_sentinel, topology::Login};
+    use crate::topology::Login;
 
     /// Longer than the test: no Sentinel is asked at intervals.
     const NEVER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -348,52 +346,5 @@ mod tests {
         assert!(pauses.iter().all(|pause| bounds.contains(pause)), "{pauses:?}");
         let spread = pauses.iter().max().unwrap().abs_diff(*pauses.iter().min().unwrap());
         assert!(spread > TIMEOUT / 3, "{spread:?}");
-    }
-
-    fn master(epoch: u64, port: u16) -> Master {
-        Master { epoch, address: Address::Tcp("h".to_owned(), port) }
-    }
-
-    fn listener(addresses: Vec<Address>) -> SentinelListener {
-        SentinelListener {
-            sentinels: Sentinels { addresses, master: String::new() },
-            dialer: Dialer { login: Login::default(), tls: None, timeout: 2 * HANG },
-            address: master(0, 9).address,
-            current: master(5, 1),
-        }
-    }
-
-    #[tokio::test]
-    async fn master_of_the_same_epoch_replaces_another_if_most_sentinels_name_it() {
-        for (ports, is_replaced) in [([1, 2, 2], true), ([1, 1, 2], false)] {
-            let sentinels = ports.map(|port| scripted_sentinel(5, "h", port));
-            let listener = listener(join_all(sentinels).await);
-            assert_eq!(listener.is_replaced_by(&master(5, 2)).await, is_replaced, "{ports:?}");
-        }
-    }
-
-    /// A Sentinel that was cut off names the master of its time.
-    #[tokio::test]
-    async fn only_a_later_epoch_replaces_a_master() {
-        let listener = listener(Vec::new());
-        for (epoch, port, is_replaced) in [(4, 2, false), (5, 1, false), (6, 1, false), (6, 2, true)] {
-            assert_eq!(listener.is_replaced_by(&master(epoch, port)).await, is_replaced, "{epoch} {port}");
-        }
-    }
-
-    #[test]
-    fn answer_with_the_highest_epoch_counts() {
-        let newest = |named: &[(u64, u16)]| {
-            newest(named.iter().map(|&(epoch, port)| master(epoch, port)).collect())
-                .map(|master| master.address)
-        };
-        let at = |port| Address::Tcp("h".to_owned(), port);
-        assert_eq!(newest(&[(1, 1), (1, 1), (2, 2)]).unwrap(), at(2));
-        assert_eq!(newest(&[(2, 1), (2, 2), (2, 2)]).unwrap(), at(2));
-        assert_eq!(newest(&[(2, 2), (2, 1), (2, 2), (3, 3)]).unwrap(), at(3));
-        for disagreement in [&[(2, 1), (2, 2)][..], &[(2, 2), (2, 1), (1, 1)]] {
-            let fault = newest(disagreement).unwrap_err();
-            assert!(fault.is_transient() && fault.message().contains("h:1"), "{fault:?}");
-        }
     }
 }

@@ -9,7 +9,7 @@ use lockkit_core::{
 use lockkit_testbed::{Proxy, Redis, RedisReplicas};
 
 use crate::common::{
-    LONG, acquire, assert_error, backend, enqueued, fresh_name, only_renewal, refusal_of, release,
+    LONG, acquire, assert_error, backend, bounded, enqueued, fresh_name, only_renewal, refusal_of, release,
     session_at, try_acquire, until,
 };
 
@@ -44,6 +44,25 @@ async fn master_of_several_servers_is_found_again_after_a_failover() {
     nodes.promote(2).unwrap();
     until("the hold is renewed at the third master", async || is_renewed(&other, &next).await).await;
     release(&other, &next).await;
+}
+
+/// It sends no write, which the demoted master would refuse.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_client_leaves_a_demoted_master() {
+    let nodes = RedisReplicas::start().unwrap();
+    let session = session_at(&format!("{}/{PATIENT}", nodes.url()), LONG).await;
+    let has_subscriber = |number: usize| {
+        let channels = nodes.node(number).cli(&["PUBSUB", "CHANNELS", "lockkit:client:*"]).unwrap();
+        !channels.list().is_empty()
+    };
+    assert!(has_subscriber(0));
+    nodes.wait_until_in_sync(0).unwrap();
+    nodes.promote(1).unwrap();
+    until("the client is at the new master", async || {
+        bounded(session.renew(&[])).await;
+        has_subscriber(1)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
