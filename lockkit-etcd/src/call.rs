@@ -5,6 +5,9 @@
 //! endpoint. Here every request ends within the configured time. A request that provably had no effect, because of the
 //! endpoint that it reached, is sent again at once. A member that is cut from the others does not refuse: it is silent.
 //! Requests of a heartbeat are therefore [sent again](Server::repeat) while the first copies wait.
+//!
+//! One of several endpoints may not be trusted while the others cannot be reached. That is [no lasting
+//! failure](RequestError::after): the others may be back soon.
 
 use std::{
     future::Future,
@@ -170,13 +173,15 @@ impl Server {
         // Dead endpoints refuse faster than the live one connects, and the balancer does not prefer the live one.
         let retry_for = if self.endpoints > 1 { self.request_timeout / 2 } else { Duration::ZERO };
         let started = Instant::now();
+        let mut endpoint_fault = None;
         loop {
             self.outage.turn(started + self.request_timeout / 2).await?;
-            let mut endpoint_fault = None;
             for _ in 0..SENDS_AT_ONCE * self.endpoints {
                 let reply = request(&self.client).await;
                 match reply.map_err(|error| RequestError::from(error).at(&self.names)) {
-                    Err(fault) if fault.is_endpoint_failure() => endpoint_fault = Some(fault),
+                    Err(fault) if fault.is_endpoint_failure() => {
+                        endpoint_fault = Some(fault.after(endpoint_fault.take()));
+                    }
                     Err(fault) if fault.effect == Effect::Unknown => return Err(fault),
                     served => {
                         self.outage.end();
@@ -184,10 +189,10 @@ impl Server {
                     }
                 }
             }
-            if let Some(fault) = endpoint_fault {
+            if let Some(fault) = &endpoint_fault {
                 self.outage.report(fault.clone());
                 if started.elapsed() >= retry_for {
-                    return Err(fault);
+                    return Err(fault.clone());
                 }
             }
         }
@@ -269,9 +274,15 @@ pub(crate) async fn bounded<T>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use tonic::{Code, Status};
 
     use super::*;
+    use crate::{
+        client::scripted::Script,
+        tests::{REQUEST, server},
+    };
 
     fn answer(code: Code, text: &str) -> Result<Option<&'static str>, ErrorKind> {
         none_if_denied(Err(RequestError::from(Status::new(code, text)))).map_err(|fault| fault.kind())
@@ -287,5 +298,25 @@ mod tests {
         assert_eq!(stale, Err(ErrorKind::Denied));
         let silent = answer(Code::Unavailable, "etcdserver: request timed out");
         assert_eq!(silent, Err(ErrorKind::Unavailable));
+    }
+
+    /// Here a wrong address stands for a certificate that is not trusted.
+    #[tokio::test(start_paused = true)]
+    async fn failure_of_one_endpoint_lasts_only_if_that_of_the_others_does() {
+        for (passing, kind) in [(0, ErrorKind::InvalidConfig), (1, ErrorKind::Unavailable)] {
+            let sent = AtomicUsize::new(0);
+            let request = |_: &Client| {
+                let may_pass = sent.fetch_add(1, Ordering::Relaxed) < passing;
+                async move {
+                    tokio::time::sleep(REQUEST / 10).await;
+                    Err::<(), _>(match may_pass {
+                        true => client::Error::Status(Status::unavailable("etcdserver: no leader")),
+                        false => client::Error::InvalidEndpoint,
+                    })
+                }
+            };
+            let server = server(&Script::default(), 2);
+            assert_eq!(server.call(request).await.unwrap_err().kind(), kind);
+        }
     }
 }

@@ -99,6 +99,16 @@ impl RequestError {
         matches!(self.effect, Effect::NotSent | Effect::NotServing)
     }
 
+    /// Returns this failure of an endpoint, or the earlier one of another endpoint if only that one may pass: a lack of
+    /// trust lasts until an operator acts.
+    pub(crate) fn after(self, earlier: Option<Self>) -> Self {
+        let may_pass = |fault: &Self| fault.kind == ErrorKind::Unavailable;
+        match earlier {
+            Some(earlier) if may_pass(&earlier) && !may_pass(&self) => earlier,
+            _ => self,
+        }
+    }
+
     /// Returns whether the request may have been executed, or may still be.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.may_come_later() || self.effect == Effect::Full

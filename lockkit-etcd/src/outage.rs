@@ -71,9 +71,9 @@ impl Outage {
     /// Reports that no endpoint has served a request.
     pub(crate) fn report(&self, latest: RequestError) {
         let mut ongoing = self.lock();
-        let (pause, next_turn) = match &*ongoing {
-            Some(ongoing) => (ongoing.pause, ongoing.next_turn),
-            None => (TURN_PAUSE_MIN, Instant::now() + jittered(TURN_PAUSE_MIN)),
+        let (latest, pause, next_turn) = match ongoing.take() {
+            Some(ongoing) => (latest.after(Some(ongoing.latest)), ongoing.pause, ongoing.next_turn),
+            None => (latest, TURN_PAUSE_MIN, Instant::now() + jittered(TURN_PAUSE_MIN)),
         };
         *ongoing = Some(Ongoing { latest, pause, next_turn });
     }
@@ -101,7 +101,10 @@ fn jittered(pause: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use lockkit_core::ErrorKind;
+
     use super::*;
+    use crate::error::Effect;
 
     const FAR: Duration = Duration::from_secs(3600);
 
@@ -139,6 +142,15 @@ mod tests {
         outage.report(RequestError::busy("the latest"));
         let fault = outage.turn(Instant::now()).await.unwrap_err();
         assert_eq!(fault.message(), "the latest");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn distrust_does_not_replace_an_endpoint_that_may_be_back() {
+        let outage = Outage::default();
+        outage.report(RequestError::no_reply());
+        outage.report(RequestError::new(Effect::NotSent, ErrorKind::Denied, "not trusted"));
+        let fault = outage.turn(Instant::now()).await.unwrap_err();
+        assert_eq!(fault.kind(), ErrorKind::Unavailable);
     }
 
     #[test]

@@ -22,7 +22,8 @@
 //!   counts from the last answer through the leader. If that answer is old, the leader is asked first.
 //! * An operator deletes directory and nodes, and other claims get their names: in forms with recurring names, the node
 //!   at the head is verified by its `czxid`.
-//! * The directory vanishes (the server removes empty containers): it is created again.
+//! * The directory vanishes (the server removes empty containers): it is created again. If it is missing once the claim's
+//!   node was created, an operator has deleted it with all nodes in it, and the claim starts again.
 //! * The server refuses to delete the node (its ACL): the node would block others for as long as the session lives. The
 //!   session is abandoned, and the caller gets the error.
 //! * The session is over: every pending step ends, and the server removes the nodes.
@@ -38,7 +39,7 @@ use tracing::debug;
 
 use crate::{
     creation::ClaimEntry,
-    error::RequestError,
+    error::{Effect, RequestError},
     existence::NodeId,
     granted_nodes::GrantedNode,
     keys::Form,
@@ -113,7 +114,11 @@ impl ZkSession {
         loop {
             let listed = match first_list.take() {
                 Some(children) => (!claim.has_given_up()).then_some(children),
-                None => self.read(claim, || self.server.children(lock)).await?,
+                None => match self.read(claim, || self.server.children(lock)).await {
+                    // The claim's node was in it.
+                    Err(error) if error.effect == Effect::Missing => return Ok(ClaimOutcome::EntryGone),
+                    listed => listed?,
+                },
             };
             let Some(children) = listed else { return Ok(ClaimOutcome::GaveUp) };
             let predecessor = match queue_position(&children, node.name()) {

@@ -83,6 +83,14 @@ impl RequestError {
         self.kind == ErrorKind::Denied
     }
 
+    /// Returns the error of a call that has a session of its own: the end of that session is not the close of a client.
+    pub(crate) fn of_own_session(self) -> Self {
+        match self.effect {
+            Effect::SessionOver if self.kind == ErrorKind::Closed => Self::no_reply(),
+            _ => self,
+        }
+    }
+
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
@@ -175,6 +183,14 @@ mod tests {
             let mapped = RequestError::from(error.clone());
             assert_eq!(mapped.may_succeed_in_another_session(), expected, "{error}");
         }
+    }
+
+    #[test]
+    fn end_of_a_calls_own_session_is_not_the_close_of_a_client() {
+        let own = |error: RequestError| error.of_own_session().kind;
+        assert_eq!(own(SessionOver.into()), ErrorKind::Unavailable);
+        assert_eq!(own(Client::AuthFailed.into()), ErrorKind::Denied);
+        assert_eq!(own(Client::NoAuth.into()), ErrorKind::Denied);
     }
 
     #[test]

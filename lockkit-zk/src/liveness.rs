@@ -90,6 +90,16 @@ impl Liveness {
         self.lock().answered(sent, self.now(), self.margin);
     }
 
+    /// Makes a request whose answer counts although it did not pass through the leader: the call that owns the session
+    /// has no hold that depends on it.
+    pub(crate) async fn extended_by<T, E>(
+        &self,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let sent = self.now();
+        request.await.inspect(|_| self.answered(sent))
+    }
+
     /// Returns a time not later than the start of the current lease.
     pub(crate) fn armed_at(&self) -> BootInstant {
         self.lock().armed_at
@@ -160,6 +170,26 @@ mod tests {
             liveness.answered(at(sent));
             assert_eq!(liveness.armed_at(), at(armed_at), "sent at {sent} ms");
         }
+    }
+
+    #[tokio::test]
+    async fn answers_to_a_call_without_holds_keep_its_session() {
+        let clock = SetClock::default();
+        let liveness = Liveness::new(Clock::new(clock.clone()), 4 * MARGIN, Some(Duration::ZERO), at(0));
+        for answered in (0..100_000).step_by(1_500) {
+            let request = async {
+                clock.0.store(answered, SeqCst);
+                Ok::<_, ()>(())
+            };
+            liveness.extended_by(request).await.unwrap();
+            assert!(!liveness.left().is_zero(), "at {answered} ms");
+        }
+        let refused = async {
+            clock.0.store(200_000, SeqCst);
+            Err::<(), _>(())
+        };
+        liveness.extended_by(refused).await.unwrap_err();
+        assert!(liveness.left().is_zero(), "an error is no answer");
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! * The caller's future is dropped: the request is still driven to its end; a proclaim and a written record may take effect.
 //! * The reply of a proclaim or a written record is lost: it is repeated until the store answers or the hold ends. The
 //!   next proclaim is sent only after that, so proclaims never overtake each other.
+//! * The backend cuts a proclaim or a written record off because its session is lost, which the keeper does not know yet:
+//!   the call waits for the end of its hold, and returns why that was lost.
 //! * No session is open: a read fails as `Unavailable` after [`TRY_ANSWER_MAX`]; the others wait for the end of their hold.
 
 use std::{
@@ -208,6 +210,8 @@ impl HolderRequest {
                 Ok(true) => return Ok(()),
                 Ok(false) => return Err(gone(hold)),
                 Err(error) if error.is_temporary() => {}
+                // The session was closed, not the client: the hold ends as soon as the keeper learns of it.
+                Err(error) if error.kind() == ErrorKind::Closed && !keeper.closing.is_cancelled() => {}
                 Err(error) => {
                     return Err(hold.loss().unwrap_or_else(|| error.with_lock(hold.grant().name())));
                 }

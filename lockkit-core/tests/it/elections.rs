@@ -1,11 +1,13 @@
 //! Elections: who leads, what it proposes, and what observers see, on a paused clock.
 
-use std::{pin::pin, time::Duration};
+use std::{pin::pin, sync::atomic::Ordering, time::Duration};
 
 use crate::cancel_safety::poll_once;
 use crate::common::{NAME, TTL, client, deliver_next, eventually, in_time, kind, name, settle};
+use crate::scripted::Scripted;
 use lockkit_core::{
     ErrorKind, Leader, LockClient, Observer,
+    backend::Lifetime,
     limits::{
         OBSERVED_CHANGES_MAX, PROCLAIMS_WAITING_MAX, PROPOSAL_BYTES_MAX, RECHECK_PAUSE_MAX, RETRY_PAUSE_MAX,
         RETRY_PAUSE_MIN,
@@ -350,6 +352,22 @@ async fn proclaim_that_pauses_before_its_next_request_ends_with_its_leadership()
     let start = Instant::now();
     let (_, proclaimed) = tokio::join!(client.close(), in_time(proclaiming));
     assert_eq!(proclaimed.unwrap(), (ErrorKind::Lost, start));
+}
+
+/// A backend may cut a request off before it reports the loss of its session.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn proclaim_that_the_end_of_its_session_cut_off_is_lost() {
+    let backend = Scripted::with_elections(Lifetime::Session);
+    let client = backend.client().await;
+    let leadership = client.election(NAME).unwrap().campaign("first").await.unwrap();
+    let script = &backend.script;
+    *script.proclaim_failure.lock().unwrap() = Some(ErrorKind::Closed);
+    let proclaiming = tokio::spawn(async move { kind(leadership.proclaim("next").await) });
+    sleep(RETRY_PAUSE_MIN * 4).await;
+    let sent = script.proclaims.load(Ordering::SeqCst);
+    assert!((1..10).contains(&sent), "{sent} in four of the shortest pauses");
+    script.lose_session.notify_one();
+    assert_eq!(in_time(proclaiming).await.unwrap(), ErrorKind::Lost);
 }
 
 /// The worker of this runtime polls the task first that was spawned last.

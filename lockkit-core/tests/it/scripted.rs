@@ -13,10 +13,10 @@ use std::{
 
 use async_trait::async_trait;
 use lockkit_core::{
-    BootInstant, Clock, Error, ErrorKind, FencingToken, LockClient, Result,
+    BootInstant, Clock, Error, ErrorKind, FencingToken, LockClient, LockName, Metadata, Result,
     backend::{
-        Acquired, Backend, BackendInfo, Claim, ClaimId, Grant, HeartbeatInterval, Lifetime, Loss, Pins,
-        Renewal, Renewals, Session,
+        Acquired, Backend, BackendInfo, Claim, ClaimId, Elections, Grant, HeartbeatInterval, LeaderEntry,
+        LeaderWatch, Lifetime, Loss, Pins, Renewal, Renewals, Session,
     },
 };
 use tokio::sync::Notify;
@@ -93,6 +93,9 @@ pub(crate) struct Script {
     pub(crate) pins_denied: AtomicBool,
     /// Entries that were left to their pins.
     pub(crate) left: AtomicU64,
+    pub(crate) proclaims: AtomicU64,
+    /// Every proclaim fails with this error.
+    pub(crate) proclaim_failure: Mutex<Option<ErrorKind>>,
 }
 
 #[derive(Clone, Debug)]
@@ -100,15 +103,20 @@ pub(crate) struct Scripted {
     pub(crate) script: Arc<Script>,
     pub(crate) lifetime: Lifetime,
     has_pins: bool,
+    has_elections: bool,
 }
 
 impl Scripted {
     pub(crate) fn new(lifetime: Lifetime) -> Self {
-        Self { script: Arc::default(), lifetime, has_pins: false }
+        Self { script: Arc::default(), lifetime, has_pins: false, has_elections: false }
     }
 
     pub(crate) fn with_pins(lifetime: Lifetime) -> Self {
         Self { has_pins: true, ..Self::new(lifetime) }
+    }
+
+    pub(crate) fn with_elections(lifetime: Lifetime) -> Self {
+        Self { has_elections: true, ..Self::new(lifetime) }
     }
 
     pub(crate) async fn client(&self) -> LockClient {
@@ -123,6 +131,7 @@ impl Backend for Scripted {
         info.ttl_min = Duration::from_millis(10);
         info.ttl_max = Duration::from_secs(3600);
         info.powers.pins = self.has_pins;
+        info.powers.elections = self.has_elections;
         info.heartbeat = match self.lifetime {
             Lifetime::Process => HeartbeatInterval::Every(TTL / 3),
             _ => HeartbeatInterval::PerTtl(3),
@@ -154,6 +163,7 @@ impl Backend for Scripted {
             closed: CancellationToken::new(),
             granted: Mutex::default(),
             has_pins: self.has_pins,
+            has_elections: self.has_elections,
         }))
     }
 }
@@ -169,6 +179,7 @@ struct ScriptedSession {
     /// The latest claim that was granted.
     granted: Mutex<Option<ClaimId>>,
     has_pins: bool,
+    has_elections: bool,
 }
 
 impl ScriptedSession {
@@ -293,6 +304,28 @@ impl Session for ScriptedSession {
 
     fn pins(&self) -> Option<&dyn Pins> {
         self.has_pins.then_some(self)
+    }
+
+    fn elections(&self) -> Option<&dyn Elections> {
+        self.has_elections.then_some(self)
+    }
+}
+
+/// Nobody observes a leader here.
+#[async_trait]
+impl Elections for ScriptedSession {
+    async fn leader(&self, _: &LockName) -> Result<Option<LeaderEntry>> {
+        Ok(None)
+    }
+
+    async fn watch(&self, _: &LockName) -> Result<Box<dyn LeaderWatch>> {
+        Err(Error::new(ErrorKind::Unsupported, "watch leader"))
+    }
+
+    async fn proclaim(&self, _: &Grant, _: &Metadata) -> Result<bool> {
+        self.script.proclaims.fetch_add(1, Ordering::SeqCst);
+        let failure = *self.script.proclaim_failure.lock().unwrap();
+        failure.map_or(Ok(true), |kind| Err(Error::new(kind, "proclaim")))
     }
 }
 

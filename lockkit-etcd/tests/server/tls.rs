@@ -56,6 +56,22 @@ async fn lack_of_trust_is_final_only_if_it_is_true_of_all_servers() {
     }
 }
 
+/// The others may be back before an operator acts, so a write of the keeper must not give up.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_server_of_several_that_is_not_trusted_is_no_refusal() {
+    let authority = Certificates::new().unwrap();
+    let mut etcd = Etcd::start_tls(&authority, ServerCertificate::Good, false).unwrap();
+    let expired = Etcd::start_tls(&authority, ServerCertificate::Expired, false).unwrap();
+    let url = authority.trusted_in(&format!("{},{}", etcd.url(), expired.endpoint()));
+    let session = session_at(&format!("{url}&request_timeout=1500ms"), LONG).await;
+    etcd.kill().unwrap();
+    // Each request reaches the servers in an order of its own.
+    for _ in 0..4 {
+        let error = session.elections().unwrap().leader(&fresh_name()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn server_may_require_a_client_certificate() {
     let (authority, other) = (Certificates::new().unwrap(), Certificates::new().unwrap());

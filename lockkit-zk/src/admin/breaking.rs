@@ -57,7 +57,7 @@ impl ZkBackend {
             self.close(server).await;
             broken
         };
-        broken.await.map_err(|error| error.into_error("break").with_lock(name))
+        broken.await.map_err(|error| error.of_own_session().into_error("break").with_lock(name))
     }
 }
 

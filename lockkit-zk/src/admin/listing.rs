@@ -10,6 +10,7 @@
 //! * A lock is released between the list and the read of its directory: it is left out, as one that was never held.
 //! * Most directories are empty (persistent ones stay for good): a page reads [`DIRECTORIES_PER_PAGE`], and may
 //!   then have no lock at all. The next page continues behind them.
+//! * A page takes longer than the ttl of its session: each answer counts as a sign of life.
 //! * A directory may not be read: its number of children needs no permission, so it is listed if it has one.
 
 use lockkit_core::{
@@ -45,7 +46,7 @@ impl ZkBackend {
             self.close(server).await;
             page
         };
-        page.await.map_err(|error: RequestError| error.into_error(LIST))
+        page.await.map_err(|error: RequestError| error.of_own_session().into_error(LIST))
     }
 
     async fn page(
@@ -65,7 +66,8 @@ impl ZkBackend {
         let (mut locks, mut last) = (Vec::new(), None);
         'full: for some in nodes[..nodes.len().min(DIRECTORIES_PER_PAGE)].chunks(DIRECTORIES_AT_ONCE) {
             let paths: Vec<String> = some.iter().map(|node| layout.node(node)).collect();
-            let are_wanted = bounded(time_limit, server.have_contenders(&paths)).await?;
+            let asked = bounded(time_limit, server.have_contenders(&paths));
+            let are_wanted = server.liveness.extended_by(asked).await?;
             for (node, is_wanted) in some.iter().zip(are_wanted) {
                 last = Some(node);
                 if is_wanted {

@@ -10,6 +10,8 @@
 //!   first one left is the holder.
 //! * A node may not be read: it is shown without data. Leaving it out would show the waiter behind it as the holder.
 //! * The answer is lost, or the future is dropped: nothing was changed, and the session ends with its ttl.
+//! * A call takes longer than the ttl of its session: each answer of a listing [extends it](Liveness::extended_by). A
+//!   request that takes so long fails as one without an answer.
 
 mod breaking;
 mod listing;
@@ -58,8 +60,9 @@ impl Admin for ZkBackend {
             self.close(server).await;
             found
         };
-        let contenders =
-            inspection.await.map_err(|error: RequestError| error.into_error("inspect").with_lock(name))?;
+        let contenders = inspection
+            .await
+            .map_err(|error: RequestError| error.of_own_session().into_error("inspect").with_lock(name))?;
         let mut contenders = contenders.into_iter();
         let holder = contenders.next();
         // A token is that of a grant.

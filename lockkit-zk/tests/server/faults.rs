@@ -13,8 +13,8 @@ use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
 use crate::common::{
     BEFORE_A_RECHECK, HANG, LONG, SHORT, acquire, backend, bounded, enqueued, fresh_name, heartbeat,
-    is_entry_gone, is_renewed, mark, node, own_server, queue, refusal, release, session, session_at, shared,
-    sooner_than, start, through_proxy, until, url_through, watching,
+    is_entry_gone, is_renewed, mark, node, own_server, patient_url, queue, refusal, release, session,
+    session_at, shared, sooner_than, start, through_proxy, until, url_through, watching,
 };
 
 /// Returns the session that owns the only node below this path.
@@ -165,6 +165,29 @@ async fn waiter_whose_node_is_gone_is_not_granted_on_wake() {
     assert!(server.delete(&format!("{}/{child}", node(&name))).unwrap());
     release(&session, &held).await;
     assert!(is_entry_gone(&deleted.ends().await));
+}
+
+/// An operator deletes all nodes first, so the waiter's watch fires before the directory is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_delete_of_a_lock_with_its_directory_ends_the_wait() {
+    let (server, name) = (own_server(), fresh_name());
+    let holder = session(&server, LONG).await;
+    let held = acquire(&holder, &name).await;
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let waiter = session_at(&patient_url(&proxy), LONG).await;
+    let deleted = watching(&server, &waiter, &name).await;
+    let mut nodes = queue(&server, &name);
+    nodes.sort_by_key(|child| child.contains(&mark(&deleted.claim)));
+    proxy.set(Direction::Requests, Flow::Hold);
+    for child in nodes {
+        assert!(server.delete(&format!("{}/{child}", node(&name))).unwrap());
+        // In a list, the path of the directory is followed by "no watch".
+        until("its list is under way", async || proxy.holds(&format!("{}\0", node(&name)))).await;
+    }
+    assert!(server.delete(&node(&name)).unwrap());
+    proxy.pass();
+    assert!(is_entry_gone(&deleted.ends().await));
+    release(&holder, &held).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

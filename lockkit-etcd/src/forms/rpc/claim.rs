@@ -1,9 +1,6 @@
 //! A claim up to its grant: a lease, the RPC, and a read of the queue.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{
     FencingToken,
@@ -75,7 +72,7 @@ impl RpcSession {
             claim.note_contended();
         }
         let key = wire::key(queue, lease.id());
-        let entry = Arc::new(RpcClaim { lease, key, created: OnceLock::new() });
+        let entry = Arc::new(RpcClaim::new(lease, key));
         self.enter(claim.id(), &entry)?;
         let end = self.lock_and_confirm(claim, queue, &entry).await;
         if !matches!(end, Ok(Acquired::Granted(_))) {
@@ -169,19 +166,20 @@ impl RpcSession {
         wire::parse_position(&self.state.unless_over(read).await?)
     }
 
-    /// Revokes the lease of a claim without a grant. Retries until that is answered or the session is closed; then the
-    /// close revokes it.
+    /// Revokes the lease of a claim without a grant. Retries until that is answered, the lease must have expired, or the
+    /// session is closed; then the close revokes it.
     async fn withdraw(&self, claim: &Claim, entry: &RpcClaim) {
+        self.end(entry);
         let mut pauses = retry_pauses();
         while !self.state.is_over() {
             match self.revoke(claim.id(), entry).await {
                 Ok(()) => return,
-                Err(fault) if fault.is_transient() => {
+                Err(fault) if fault.is_transient() && !self.must_have_expired(entry) => {
                     debug!(?fault, claim = ?claim.id(), "not withdrawn yet");
                 }
                 Err(fault) => {
                     // Nobody renews the lease any more.
-                    debug!(?fault, claim = ?claim.id(), "withdrawal refused; the lease ends with its ttl");
+                    debug!(?fault, claim = ?claim.id(), "not withdrawn; the lease ends with its ttl");
                     self.table().remove(&claim.id());
                     return;
                 }

@@ -28,6 +28,7 @@ impl RpcSession {
             let holds = held.iter().map(|grant| (grant.claim(), Renewal::Unknown(closed()))).collect();
             return Renewals::new(Renewal::Unknown(closed()), holds);
         }
+        self.forget_expired();
         let armed_at = self.clock.now();
         let check = async {
             if held.is_empty() {
@@ -60,7 +61,8 @@ impl RpcSession {
         let due: Vec<_> = {
             let claims = self.table();
             let waits = |entry: &RpcClaim| entry.created.get().is_none();
-            let due = claims.iter().filter(|(id, entry)| waits(entry) || is_held(id));
+            let wants_it = |id: &ClaimId, entry: &RpcClaim| waits(entry) || is_held(id);
+            let due = claims.iter().filter(|(id, entry)| !entry.has_ended() && wants_it(id, entry));
             due.map(|(id, entry)| (*id, Arc::clone(entry))).collect()
         };
         let step = self.heartbeat_step();

@@ -26,7 +26,9 @@
 //! * The RPC returns although the key is gone: etcd 3.4 does not look (etcd #11456). Only a read that shows the claim's
 //!   key, and no older one, grants.
 //! * The reply to the request of a lease is lost: a lease without keys stays, for one ttl.
-//! * The claim gives up: its lease is revoked, repeatedly until that is answered or the session is closed.
+//! * The claim gives up: its lease is revoked, repeatedly until that is answered or the session is closed. No heartbeat
+//!   renews the lease meanwhile, so this ends at the latest when the lease must have expired.
+//! * A release is never answered: its hold is forgotten when its lease must have expired.
 //! * An operator deletes the key of a hold or revokes its lease: the next heartbeat finds out.
 //! * The server does not answer heartbeats: each hold ends at its deadline. The leases of other holds go on.
 
@@ -45,7 +47,7 @@ use std::{
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use lockkit_core::{
-    Clock, Error, ErrorKind, Result,
+    BootInstant, Clock, Error, ErrorKind, Result,
     backend::{Acquired, Claim, ClaimId, Grant, Loss, Renewals, Session},
     support::{SessionOver, SessionState, lock},
 };
@@ -77,6 +79,18 @@ struct RpcClaim {
     key: Vec<u8>,
     /// The create revision of the key, set by the grant.
     created: OnceLock<Revision>,
+    /// When its release or its withdrawal began: no later heartbeat renews the lease.
+    ended_at: OnceLock<BootInstant>,
+}
+
+impl RpcClaim {
+    fn new(lease: Lease, key: Vec<u8>) -> Self {
+        Self { lease, key, created: OnceLock::new(), ended_at: OnceLock::new() }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended_at.get().is_some()
+    }
 }
 
 impl RpcSession {
@@ -104,6 +118,22 @@ impl RpcSession {
         }
         claims.insert(id, Arc::clone(entry));
         Ok(())
+    }
+
+    /// Notes that a claim is being released or withdrawn.
+    fn end(&self, entry: &RpcClaim) {
+        entry.ended_at.get_or_init(|| self.clock.now());
+    }
+
+    /// Returns whether the lease of a claim must have expired: a heartbeat was under way at most when the claim ended.
+    fn must_have_expired(&self, entry: &RpcClaim) -> bool {
+        let lifetime = entry.lease.ttl() + self.server.request_timeout();
+        entry.ended_at.get().is_some_and(|ended| ended.after(lifetime) < self.clock.now())
+    }
+
+    /// Forgets the claims whose leases must have expired.
+    fn forget_expired(&self) {
+        self.table().retain(|_, entry| !self.must_have_expired(entry));
     }
 
     async fn revoke(&self, id: ClaimId, entry: &RpcClaim) -> Result<(), RequestError> {
@@ -141,6 +171,7 @@ impl Session for RpcSession {
         }
         let entry = self.table().get(&grant.claim()).cloned();
         let Some(entry) = entry else { return Ok(()) };
+        self.end(&entry);
         let revoked = self.revoke(grant.claim(), &entry).await;
         revoked.map_err(|fault| fault.into_error("release").with_lock(grant.name()))
     }

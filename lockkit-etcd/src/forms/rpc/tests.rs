@@ -1,9 +1,6 @@
 //! Claims through the Lock RPC at a scripted server, with a paused clock.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use lockkit_conformance::direct::{
     PendingClaim, acquire, bounded, fresh_name, granted, is_gave_up, is_renewed, release, start, try_acquire,
@@ -83,6 +80,48 @@ async fn withdrawal_is_retried_with_growing_pauses() {
     script.serve();
     assert!(is_gave_up(&waiting.ends().await));
     assert_eq!((script.leases(), script.keys("lockkit/")), (0, vec![foreign(&name)]));
+}
+
+/// Each such withdrawal would keep a task, and the place of a waiter. Its key, renewed by heartbeats, would block others.
+#[tokio::test(start_paused = true)]
+async fn withdrawal_that_is_never_answered_ends_and_its_lease_is_not_renewed() {
+    let script = Script::default();
+    let queue = open(&script).await;
+    let session: Arc<dyn Session> = queue.clone();
+    let waiting = unanswered_waiter(&script, &session, &fresh_name());
+    after_requests(&script, "Lock", 1).await;
+    session.renew(&[]).await;
+    assert_eq!(script.count("LeaseKeepAlive"), 1);
+    script.rule(busy("LeaseRevoke"));
+    waiting.control.give_up();
+    after_requests(&script, "LeaseRevoke", 1).await;
+    session.renew(&[]).await;
+    assert_eq!(script.count("LeaseKeepAlive"), 1);
+    tokio::time::sleep(TTL).await;
+    assert!(waiting.is_waiting());
+    tokio::time::sleep(2 * REQUEST).await;
+    assert!(is_gave_up(&waiting.ends().await));
+    assert!(queue.table().is_empty());
+}
+
+/// Every heartbeat would look at it, and the close would revoke its lease.
+#[tokio::test(start_paused = true)]
+async fn release_that_is_never_answered_is_forgotten_when_the_lease_must_have_expired() {
+    let script = Script::default();
+    let queue = open(&script).await;
+    let session: Arc<dyn Session> = queue.clone();
+    let held = acquire(&session, &fresh_name()).await;
+    script.rule(busy("LeaseRevoke"));
+    session.release(&held).await.unwrap_err();
+    // As a heartbeat that was about to be sent when the release began.
+    session.renew(&[held]).await;
+    assert_eq!(script.count("LeaseKeepAlive"), 0);
+    tokio::time::sleep(TTL).await;
+    session.renew(&[]).await;
+    assert_eq!(queue.table().len(), 1);
+    tokio::time::sleep(2 * REQUEST).await;
+    session.renew(&[]).await;
+    assert!(queue.table().is_empty());
 }
 
 /// Its reply is lost then. The claim starts again with another lease.
@@ -167,7 +206,7 @@ async fn closed_session_takes_no_claim() {
     let script = Script::default();
     let session = open(&script).await;
     let lease = Lease::grant(&session.server, TTL, Clock::tokio()).await.unwrap();
-    let entry = Arc::new(RpcClaim { lease, key: b"x/1".to_vec(), created: OnceLock::new() });
+    let entry = Arc::new(RpcClaim::new(lease, b"x/1".to_vec()));
     session.enter(ClaimId::random(), &entry).unwrap();
     assert_eq!(session.table().len(), 1);
     session.close().await.unwrap();
