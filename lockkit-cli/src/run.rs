@@ -1,4 +1,11 @@
 //! `lockkit run`: a command under a lock.
+//!
+//! Failure cases:
+//!
+//! * This program is stopped after the lock was acquired, and the lock is lost before the command starts: the lock is
+//!   checked once more right before the start.
+//! * It is stopped after that check: the watcher has the lock's deadline before the command starts
+//!   ([`watcher`](crate::watcher)), and a continued program kills the job at once ([`supervise`](crate::supervise)).
 
 use std::{ffi::OsString, time::Duration};
 
@@ -77,12 +84,22 @@ impl LockedCommand {
         let locked_file = held.connection.locked_file(held.guard.name())?;
         held.signals.listen_also(JOB_CONTROL)?;
         let mut children = Children::watch()?;
-        let mut job = Job::start(&self.command, self.environment, locked_file)?;
+        let deadline = deadline_of(&held.guard)?;
+        let mut job = Job::start(&self.command, self.environment, locked_file, deadline)?;
         let ttl = self.max_hold.map_or(held.client.ttl(), |max_hold| held.client.ttl().min(max_hold));
         let status = supervise(&mut job, &hold, ttl, held.signals, &mut children).await;
         job.finish();
         Ok(status)
     }
+}
+
+/// Returns the deadline of a lock under which a command is about to start; `None` for a hold without one. Fails if the
+/// lock is lost.
+fn deadline_of(guard: &LockGuard) -> Result<Option<Duration>, Failure> {
+    // Read before the check: a hold that is lost has no deadline.
+    let deadline = clock::now().checked_add(guard.remaining());
+    guard.check().map_err(|lost| Failure::new(LOST, format!("the command was not started: {lost:#}")))?;
+    Ok(deadline)
 }
 
 /// Returns the status of a command that has ended, if its lock was held until then.
@@ -124,9 +141,23 @@ const SAME: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {
-    use lockkit::{Error, ErrorKind};
+    use lockkit::{Clock, Error, ErrorKind, LockClient, memory::MemoryServer};
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn command_starts_with_the_deadline_of_its_lock_and_not_on_a_lost_one() {
+        let server = MemoryServer::new();
+        let client = LockClient::builder(server.backend()).clock(Clock::tokio()).build().await.unwrap();
+        let guard = client.lock("job").unwrap().acquire().await.unwrap();
+        let (left, before) = (guard.remaining(), clock::now());
+        let deadline = deadline_of(&guard).unwrap().unwrap();
+        assert!((before + left..=clock::now() + left).contains(&deadline), "{deadline:?}, {left:?} left");
+        server.hold_requests();
+        guard.lost().await;
+        let lost = deadline_of(&guard).unwrap_err();
+        assert!(lost.status == LOST && lost.message.contains("not started"), "{}", lost.message);
+    }
 
     #[test]
     fn command_whose_lock_was_lost_at_its_end_has_not_succeeded() {

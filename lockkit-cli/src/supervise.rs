@@ -10,6 +10,9 @@
 //! The [`lead`](crate::end_schedule::lead) is a quarter of the ttl and at most 5 s. SIGKILL is repeated until no member
 //! of the group is left; only then the lock is released. A renewal after the first SIGTERM changes nothing: the job is
 //! ending.
+//!
+//! The first deadline is read before the job starts. So a lock that is lost before its first check here, because this
+//! program was stopped, has a deadline that passed unnoticed.
 
 use std::{
     pin::pin,
@@ -53,7 +56,7 @@ pub(crate) async fn supervise(
     children: &mut Children,
 ) -> u8 {
     let mut lost = pin!(hold.lost());
-    let mut schedule = EndSchedule::new(ttl);
+    let mut schedule = EndSchedule::new(ttl, job.deadline());
     let mut early_end = EarlyEnd::default();
     let mut remaining_processes = RemainingProcesses::default();
     loop {
