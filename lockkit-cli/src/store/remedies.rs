@@ -5,7 +5,7 @@ use lockkit::backend::BackendUrl;
 use super::password::may_hold_password;
 
 /// The kinds of stores whose URLs name no server.
-const WITHOUT_SERVERS: [&str; 2] = ["memory", "file"];
+const WITHOUT_SERVERS: [&str; 3] = ["memory", "file", "redis+unix"];
 
 /// Returns the URL that is probably meant by a text that is none. Nothing is repeated that may contain a password.
 pub(super) fn did_you_mean(text: &str) -> Option<String> {
@@ -64,7 +64,9 @@ mod tests {
             let file = "h/x?sentinel_password_file=/run/secret";
             assert_eq!(did_you_mean(&format!("{scheme}:{file}")), Some(format!("{scheme}://{file}")));
         }
-        for text in ["", "no url", "memory:", "file:x", "tape:h", "/home/me@work"] {
+        for text in
+            ["", "no url", "memory:", "file:x", "redis+unix:/run/redis.sock", "tape:h", "/home/me@work"]
+        {
             assert_eq!(did_you_mean(text), None, "{text}");
         }
     }
