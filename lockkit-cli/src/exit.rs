@@ -81,16 +81,26 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// Prints a message for the user: one line on stderr.
-///
-/// Not `eprintln!`, which panics if stderr is closed: a message must never end the job.
 pub(crate) fn say(message: impl fmt::Display) {
-    let line = format!("lockkit: {}\n", message.to_string().replace('\n', " "));
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    write_line("", &message.to_string());
 }
 
 /// Prints a warning: the program goes on.
 pub(crate) fn warn(message: impl fmt::Display) {
-    say(format_args!("{}: {message}", coloured(YELLOW, "warning", use_colours())));
+    let prefix = format!("{}: ", coloured(YELLOW, "warning", use_colours()));
+    write_line(&prefix, &message.to_string());
+}
+
+/// Writes a message on stderr.
+///
+/// Not `eprintln!`, which panics if stderr is closed: a message must never end the job.
+fn write_line(prefix: &str, message: &str) {
+    let _ = std::io::stderr().write_all(line(prefix, message).as_bytes());
+}
+
+/// Returns a message as one line, safe to print: an error may contain the answer of a server.
+fn line(prefix: &str, message: &str) -> String {
+    format!("lockkit: {prefix}{}\n", printable(&message.replace('\n', " ")))
 }
 
 /// The colour of warnings (ECMA-48, "select graphic rendition").
@@ -119,6 +129,15 @@ pub(crate) fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn message_is_one_line_that_cannot_control_the_terminal() {
+        let message = "denied: a\nb \u{1b}]0;owned\u{7} \u{9b}2J";
+        assert_eq!(
+            line("warning: ", message),
+            "lockkit: warning: denied: a b \\u{1b}]0;owned\\u{7} \\u{9b}2J\n"
+        );
+    }
 
     #[test]
     fn each_kind_of_error_has_its_status() {
