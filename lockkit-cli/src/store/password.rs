@@ -2,8 +2,8 @@
 //!
 //! Where a password could leak, and what prevents it: arguments (`ps` shows them to everybody) are refused; the
 //! environment of the command does not contain it; the watcher gets no environment; errors and `Debug` never contain
-//! the URL. A hint that repeats a mistyped URL ([`remedies`](super::remedies)) is not given for a URL that may contain a
-//! password, in its login or in an option.
+//! the URL, nor does a message about wrong arguments ([`usage`](crate::usage)). A hint that repeats a mistyped URL
+//! ([`remedies`](super::remedies)) is not given for a URL that may contain a password, in its login or in an option.
 
 use std::{fs, io::Read, path::Path};
 
@@ -17,7 +17,7 @@ use crate::exit::{CONFIG, Failure, USAGE};
 const PASSWORD_BYTES_MAX: u64 = 4096;
 
 /// Whether a URL contains a password, or is malformed and might.
-pub(super) fn may_hold_password(url: &str) -> bool {
+pub(crate) fn may_hold_password(url: &str) -> bool {
     match BackendUrl::parse(url) {
         Ok(mut url) => url.password().is_some() || url.take("sentinel_password").is_some(),
         Err(_) => url.contains('@') || url.contains("sentinel_password"),
