@@ -128,12 +128,17 @@ impl Hold for LimitedHold<'_> {
     fn why_ending(&self) -> String {
         match self.limit {
             // No renewal can move that end.
-            Some((max_hold, end)) if clock::now().saturating_add(self.guard.remaining()) + SAME >= end => {
+            Some((max_hold, end)) if is_last(clock::now(), self.guard.remaining(), end) => {
                 format!("the lock is held for its --max-hold of {max_hold:?}")
             }
             _ => "lock not renewed in time".into(),
         }
     }
+}
+
+/// Whether a hold with this time left ends at `end`, as far as two clocks can show that. Either may be as good as never.
+fn is_last(now: Duration, remaining: Duration, end: Duration) -> bool {
+    now.saturating_add(remaining).saturating_add(SAME) >= end
 }
 
 /// Moments that differ less are the same: two clocks were read one after the other.
@@ -157,6 +162,13 @@ mod tests {
         guard.lost().await;
         let lost = deadline_of(&guard).unwrap_err();
         assert!(lost.status == LOST && lost.message.contains("not started"), "{}", lost.message);
+    }
+
+    #[test]
+    fn hold_of_a_file_may_have_a_limit_beyond_the_clock() {
+        let (now, second) = (Duration::from_secs(100), Duration::from_secs(1));
+        assert!(is_last(now, Duration::MAX, Duration::MAX));
+        assert!(is_last(now, second, now + second + SAME) && !is_last(now, second, now + second * 2));
     }
 
     #[test]
