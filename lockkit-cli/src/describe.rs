@@ -70,8 +70,8 @@ pub(crate) fn as_json(name: &LockName, found: &Inspection) -> Value {
     })
 }
 
-/// Returns JSON in one line, safe to print. `serde_json` escapes control characters up to U+001F only; in JSON, a text is
-/// the same with the others escaped.
+/// Returns JSON in one line, safe to print. `serde_json` escapes control characters up to U+001F only. For readers of
+/// JSON, a text with escapes is the same text.
 pub(crate) fn printable_json(value: &Value) -> String {
     let mut line = String::new();
     for letter in value.to_string().chars() {

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_current_process
 
 use crate::{
     clock,
-    exit::{Failure, SYSTEM, say, status_of_signal},
+    exit::{Failure, SYSTEM, say_or_drop, status_of_signal},
     group::Group,
     terminal::Terminal,
     trampoline::Gate,
@@ -127,7 +127,7 @@ impl Job {
         if let Err(cause) = sent
             && !std::mem::replace(&mut self.signal_failure_reported, true)
         {
-            say(format_args!("cannot end the job: {cause}"));
+            say_or_drop(format_args!("cannot end the job: {cause}"));
         }
     }
 
@@ -142,7 +142,7 @@ impl Job {
             _ => self.group.send(signal),
         };
         if let Err(cause) = sent {
-            say(format_args!("cannot forward {signal:?} to the job: {cause}"));
+            say_or_drop(format_args!("cannot forward {signal:?} to the job: {cause}"));
         }
     }
 
@@ -164,7 +164,7 @@ impl Job {
             terminal.take_back();
             if let Some(deadline) = self.deadline {
                 let left = deadline.saturating_sub(clock::now()).as_secs();
-                say(format_args!(
+                say_or_drop(format_args!(
                     "stopped; continue it (fg) within {left} s, or the job is killed before its lock ends"
                 ));
             }

@@ -136,7 +136,8 @@ impl Hold for LimitedHold<'_> {
     }
 }
 
-/// Whether a hold with this time left ends at `end`, as far as two clocks can show that. Either may be as good as never.
+/// Whether a hold with this time left ends at `end`, as far as two clocks can show that. Either may be
+/// `Duration::MAX`.
 fn is_last(now: Duration, remaining: Duration, end: Duration) -> bool {
     now.saturating_add(remaining).saturating_add(SAME) >= end
 }
