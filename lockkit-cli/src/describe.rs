@@ -1,6 +1,9 @@
 //! Holders and waiters, as text and as JSON.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    fmt::Write as _,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use lockkit::{
     LockName, Metadata,
@@ -65,6 +68,21 @@ pub(crate) fn as_json(name: &LockName, found: &Inspection) -> Value {
         "holder": found.holder.as_ref().map(contender_as_json),
         "waiters": found.waiters.iter().map(contender_as_json).collect::<Vec<_>>(),
     })
+}
+
+/// Returns JSON in one line, safe to print. `serde_json` escapes control characters up to U+001F only. For readers of
+/// JSON, a text with escapes is the same text.
+pub(crate) fn printable_json(value: &Value) -> String {
+    let mut line = String::new();
+    for letter in value.to_string().chars() {
+        if letter.is_control() {
+            // Writing to a string cannot fail.
+            let _ = write!(line, "\\u{:04x}", u32::from(letter));
+        } else {
+            line.push(letter);
+        }
+    }
+    line
 }
 
 fn contender_as_json(contender: &Contender) -> Value {
@@ -149,6 +167,16 @@ mod tests {
         );
         assert_eq!((&value["waiters"][0]["pid"], &value["waiters"][0]["data"]), (&Value::Null, &"x".into()));
         assert_eq!(as_json(&LockName::new("a").unwrap(), &Inspection::default())["holder"], Value::Null);
+    }
+
+    #[test]
+    fn json_cannot_control_the_terminal_and_has_the_same_text() {
+        let (name, label) = ("a\u{85}", "x\n\u{7f}\u{9b}2J");
+        let found = Inspection::new(Some(contender(label, 1)), Vec::new());
+        let line = printable_json(&as_json(&LockName::new(name).unwrap(), &found));
+        assert!(!line.contains(char::is_control), "{line:?}");
+        let value: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&value["name"], &value["holder"]["label"]), (&name.into(), &label.into()));
     }
 
     #[test]

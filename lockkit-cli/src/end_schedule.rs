@@ -46,8 +46,9 @@ enum EndPhase {
 }
 
 impl EndSchedule {
-    pub(crate) fn new(ttl: Duration) -> Self {
-        Self { lead: lead(ttl), deadline: None, phase: EndPhase::Running, loss_reported: false }
+    /// Returns the schedule of a lock with this deadline; `None` for a hold without one.
+    pub(crate) fn new(ttl: Duration, deadline: Option<Duration>) -> Self {
+        Self { lead: lead(ttl), deadline, phase: EndPhase::Running, loss_reported: false }
     }
 
     /// The store reported that the lock is gone, or its deadline has passed.
@@ -105,16 +106,16 @@ mod tests {
 
     /// The schedule of a lock with a ttl of 8 s (lead 2 s), last acknowledged at 100 s.
     fn schedule() -> EndSchedule {
-        let mut schedule = EndSchedule::new(8 * S);
+        let mut schedule = EndSchedule::new(8 * S, None);
         assert_eq!(schedule.step(100 * S, 8 * S), Step::Wait(CLOCK_CHECK_MAX));
         schedule
     }
 
     #[test]
     fn the_lead_is_a_quarter_of_the_ttl_and_at_most_five_seconds() {
-        assert_eq!(EndSchedule::new(8 * S).lead, 2 * S);
-        assert_eq!(EndSchedule::new(60 * S).lead, LEAD_MAX);
-        assert_eq!(EndSchedule::new(Duration::MAX).lead, LEAD_MAX);
+        assert_eq!(EndSchedule::new(8 * S, None).lead, 2 * S);
+        assert_eq!(EndSchedule::new(60 * S, None).lead, LEAD_MAX);
+        assert_eq!(EndSchedule::new(Duration::MAX, None).lead, LEAD_MAX);
     }
 
     #[test]
@@ -161,6 +162,15 @@ mod tests {
     }
 
     #[test]
+    fn deadline_that_passed_before_the_first_step_kills_at_once() {
+        let mut stopped = EndSchedule::new(8 * S, Some(108 * S));
+        assert_eq!(stopped.step(120 * S, Duration::ZERO), Step::Kill);
+        let mut stopped = EndSchedule::new(8 * S, Some(108 * S));
+        stopped.lost(120 * S);
+        assert_eq!(stopped.step(120 * S, Duration::ZERO), Step::Kill);
+    }
+
+    #[test]
     fn loss_reported_just_before_the_deadline_kills_at_once() {
         let mut stopped = schedule();
         stopped.lost(108 * S - 50 * MS);
@@ -177,7 +187,7 @@ mod tests {
 
     #[test]
     fn hold_without_deadline_ends_only_by_a_loss() {
-        let mut schedule = EndSchedule::new(Duration::MAX);
+        let mut schedule = EndSchedule::new(Duration::MAX, None);
         assert_eq!(schedule.step(100 * S, Duration::MAX), Step::Wait(CLOCK_CHECK_MAX));
         assert_eq!(schedule.deadline, None);
         schedule.lost(101 * S);

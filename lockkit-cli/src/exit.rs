@@ -7,7 +7,11 @@ use std::{
 };
 
 use lockkit::{Error, ErrorKind};
-use rustix::process::Signal;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::retry_on_intr,
+    process::Signal,
+};
 
 /// Wrong arguments, or an enclosing `lockkit run` holds the lock (`EX_USAGE`).
 pub(crate) const USAGE: u8 = 64;
@@ -81,16 +85,46 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// Prints a message for the user: one line on stderr.
-///
-/// Not `eprintln!`, which panics if stderr is closed: a message must never end the job.
 pub(crate) fn say(message: impl fmt::Display) {
-    let line = format!("lockkit: {}\n", message.to_string().replace('\n', " "));
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    write_line("", &message.to_string());
+}
+
+/// Like [`say`], but drops the message if nobody reads stderr (a stopped pager). For messages while a lock is waited
+/// for or held: the job must start and end in time, also if they cannot be printed.
+pub(crate) fn say_or_drop(message: impl fmt::Display) {
+    /// Longest message, in characters: what is ready takes PIPE_BUF bytes without blocking, 4096 on Linux.
+    const LETTERS_MAX: usize = 1000;
+    /// Longest wait for a reader.
+    const WAIT_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+    let stderr = std::io::stderr();
+    let ready = retry_on_intr(|| poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&WAIT_MAX)));
+    if ready.is_ok_and(|ready| ready > 0) {
+        let message: String = in_one_line(&message.to_string()).chars().take(LETTERS_MAX).collect();
+        say(message);
+    }
 }
 
 /// Prints a warning: the program goes on.
 pub(crate) fn warn(message: impl fmt::Display) {
-    say(format_args!("{}: {message}", coloured(YELLOW, "warning", use_colours())));
+    let prefix = format!("{}: ", coloured(YELLOW, "warning", use_colours()));
+    write_line(&prefix, &message.to_string());
+}
+
+/// Writes a message on stderr.
+///
+/// Not `eprintln!`, which panics if stderr is closed: a message must never end the job.
+fn write_line(prefix: &str, message: &str) {
+    let _ = std::io::stderr().write_all(line(prefix, message).as_bytes());
+}
+
+/// Returns a line for stderr.
+fn line(prefix: &str, message: &str) -> String {
+    format!("lockkit: {prefix}{}\n", in_one_line(message))
+}
+
+/// Returns a message in one line, safe to print: an error may contain the answer of a server.
+fn in_one_line(message: &str) -> String {
+    printable(&message.replace('\n', " "))
 }
 
 /// The colour of warnings (ECMA-48, "select graphic rendition").
@@ -119,6 +153,15 @@ pub(crate) fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn message_is_one_line_that_cannot_control_the_terminal() {
+        let message = "denied: a\nb \u{1b}]0;owned\u{7} \u{9b}2J";
+        assert_eq!(
+            line("warning: ", message),
+            "lockkit: warning: denied: a b \\u{1b}]0;owned\\u{7} \\u{9b}2J\n"
+        );
+    }
 
     #[test]
     fn each_kind_of_error_has_its_status() {

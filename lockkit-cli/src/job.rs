@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    io::ErrorKind,
     os::{
         fd::{AsFd, OwnedFd},
         unix::process::CommandExt,
@@ -14,7 +15,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_current_process
 
 use crate::{
     clock,
-    exit::{Failure, SYSTEM, say, status_of_signal},
+    exit::{Failure, SYSTEM, say_or_drop, status_of_signal},
     group::Group,
     terminal::Terminal,
     trampoline::Gate,
@@ -42,12 +43,13 @@ pub(crate) struct Job {
 impl Job {
     /// Starts `command` with these changes of its environment; `None` removes a variable.
     ///
-    /// The watcher knows the group before the command starts, and a foreground command is in the foreground from its
-    /// start.
+    /// The watcher knows the group and the deadline of the lock before the command starts, and a foreground command is
+    /// in the foreground from its start.
     pub(crate) fn start(
         command: &[OsString],
         environment: impl IntoIterator<Item = (&'static str, Option<String>)>,
         lock: Option<OwnedFd>,
+        deadline: Option<Duration>,
     ) -> Result<Self, Failure> {
         let failed = |cause| Failure::system("start the command", cause);
         let mut watcher = start_watcher(lock.as_ref())?;
@@ -58,18 +60,22 @@ impl Job {
         let leader = trampoline.process_group(0).spawn().map_err(failed)?;
         drop(reader);
         let group = Group::led_by(Pid::from_child(&leader));
-        watcher.watch(group).map_err(|cause| Failure::system("watch the job", cause))?;
+        watcher.watch(group, deadline).map_err(|cause| Failure::system("watch the job", cause))?;
         let mut terminal = Terminal::open();
         if let Some(terminal) = terminal.as_mut().filter(|terminal| terminal.is_for_the_job()) {
             terminal.give_to(group);
         }
-        gate.open().map_err(failed)?;
+        match gate.open() {
+            // Nobody waits there any more: the watcher has killed the group at its deadline, which `reap` finds.
+            Err(cause) if cause.kind() == ErrorKind::BrokenPipe => {}
+            opened => opened.map_err(failed)?,
+        }
         Ok(Self {
             group,
             status: None,
             watcher,
             watchers_started: 1,
-            deadline: None,
+            deadline,
             lock,
             terminal,
             signal_failure_reported: false,
@@ -78,6 +84,11 @@ impl Job {
 
     pub(crate) fn group(&self) -> Group {
         self.group
+    }
+
+    /// Returns the deadline that the watcher has.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.deadline
     }
 
     /// Returns the exit status of the command, once it has ended; other members of its group may still run.
@@ -116,7 +127,7 @@ impl Job {
         if let Err(cause) = sent
             && !std::mem::replace(&mut self.signal_failure_reported, true)
         {
-            say(format_args!("cannot end the job: {cause}"));
+            say_or_drop(format_args!("cannot end the job: {cause}"));
         }
     }
 
@@ -131,7 +142,7 @@ impl Job {
             _ => self.group.send(signal),
         };
         if let Err(cause) = sent {
-            say(format_args!("cannot forward {signal:?} to the job: {cause}"));
+            say_or_drop(format_args!("cannot forward {signal:?} to the job: {cause}"));
         }
     }
 
@@ -153,7 +164,7 @@ impl Job {
             terminal.take_back();
             if let Some(deadline) = self.deadline {
                 let left = deadline.saturating_sub(clock::now()).as_secs();
-                say(format_args!(
+                say_or_drop(format_args!(
                     "stopped; continue it (fg) within {left} s, or the job is killed before its lock ends"
                 ));
             }
@@ -188,7 +199,7 @@ impl Job {
         self.watchers_started += 1;
         let mut watcher = start_watcher(self.lock.as_ref())?;
         // An error means that it is dead already, which `reap` will notice.
-        let _ = watcher.watch(self.group).and_then(|()| watcher.set_deadline(self.deadline));
+        let _ = watcher.watch(self.group, self.deadline);
         std::mem::replace(&mut self.watcher, watcher).kill();
         Ok(())
     }

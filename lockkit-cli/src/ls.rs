@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::{
     args::LsArguments,
     connection::Connection,
-    describe::{as_json, describe},
+    describe::{as_json, describe, printable_json},
     exit::{Failure, print, printable},
     store::Store,
 };
@@ -80,7 +80,7 @@ fn json_line(lock: &ListedLock, found: Option<&Inspection>) -> String {
     if let Value::Object(fields) = &mut value {
         fields.insert("entry".into(), lock.entry.clone().into());
     }
-    value.to_string()
+    printable_json(&value)
 }
 
 fn text_line(lock: &ListedLock, found: Option<&Inspection>) -> String {

@@ -1,4 +1,11 @@
 //! `lockkit run`: a command under a lock.
+//!
+//! Failure cases:
+//!
+//! * This program is stopped after the lock was acquired, and the lock is lost before the command starts: the lock is
+//!   checked once more right before the start.
+//! * It is stopped after that check: the watcher has the lock's deadline before the command starts
+//!   ([`watcher`](crate::watcher)), and a continued program kills the job at once ([`supervise`](crate::supervise)).
 
 use std::{ffi::OsString, time::Duration};
 
@@ -77,12 +84,22 @@ impl LockedCommand {
         let locked_file = held.connection.locked_file(held.guard.name())?;
         held.signals.listen_also(JOB_CONTROL)?;
         let mut children = Children::watch()?;
-        let mut job = Job::start(&self.command, self.environment, locked_file)?;
+        let deadline = deadline_of(&held.guard)?;
+        let mut job = Job::start(&self.command, self.environment, locked_file, deadline)?;
         let ttl = self.max_hold.map_or(held.client.ttl(), |max_hold| held.client.ttl().min(max_hold));
         let status = supervise(&mut job, &hold, ttl, held.signals, &mut children).await;
         job.finish();
         Ok(status)
     }
+}
+
+/// Returns the deadline of a lock under which a command is about to start; `None` for a hold without one. Fails if the
+/// lock is lost.
+fn deadline_of(guard: &LockGuard) -> Result<Option<Duration>, Failure> {
+    // Read before the check: a hold that is lost has no deadline.
+    let deadline = clock::now().checked_add(guard.remaining());
+    guard.check().map_err(|lost| Failure::new(LOST, format!("the command was not started: {lost:#}")))?;
+    Ok(deadline)
 }
 
 /// Returns the status of a command that has ended, if its lock was held until then.
@@ -111,7 +128,7 @@ impl Hold for LimitedHold<'_> {
     fn why_ending(&self) -> String {
         match self.limit {
             // No renewal can move that end.
-            Some((max_hold, end)) if clock::now().saturating_add(self.guard.remaining()) + SAME >= end => {
+            Some((max_hold, end)) if is_last(clock::now(), self.guard.remaining(), end) => {
                 format!("the lock is held for its --max-hold of {max_hold:?}")
             }
             _ => "lock not renewed in time".into(),
@@ -119,14 +136,41 @@ impl Hold for LimitedHold<'_> {
     }
 }
 
+/// Whether a hold with this time left ends at `end`, as far as two clocks can show that. Either may be
+/// `Duration::MAX`.
+fn is_last(now: Duration, remaining: Duration, end: Duration) -> bool {
+    now.saturating_add(remaining).saturating_add(SAME) >= end
+}
+
 /// Moments that differ less are the same: two clocks were read one after the other.
 const SAME: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {
-    use lockkit::{Error, ErrorKind};
+    use lockkit::{Clock, Error, ErrorKind, LockClient, memory::MemoryServer};
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn command_starts_with_the_deadline_of_its_lock_and_not_on_a_lost_one() {
+        let server = MemoryServer::new();
+        let client = LockClient::builder(server.backend()).clock(Clock::tokio()).build().await.unwrap();
+        let guard = client.lock("job").unwrap().acquire().await.unwrap();
+        let (left, before) = (guard.remaining(), clock::now());
+        let deadline = deadline_of(&guard).unwrap().unwrap();
+        assert!((before + left..=clock::now() + left).contains(&deadline), "{deadline:?}, {left:?} left");
+        server.hold_requests();
+        guard.lost().await;
+        let lost = deadline_of(&guard).unwrap_err();
+        assert!(lost.status == LOST && lost.message.contains("not started"), "{}", lost.message);
+    }
+
+    #[test]
+    fn hold_of_a_file_may_have_a_limit_beyond_the_clock() {
+        let (now, second) = (Duration::from_secs(100), Duration::from_secs(1));
+        assert!(is_last(now, Duration::MAX, Duration::MAX));
+        assert!(is_last(now, second, now + second + SAME) && !is_last(now, second, now + second * 2));
+    }
 
     #[test]
     fn command_whose_lock_was_lost_at_its_end_has_not_succeeded() {

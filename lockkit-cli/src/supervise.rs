@@ -10,6 +10,12 @@
 //! The [`lead`](crate::end_schedule::lead) is a quarter of the ttl and at most 5 s. SIGKILL is repeated until no member
 //! of the group is left; only then the lock is released. A renewal after the first SIGTERM changes nothing: the job is
 //! ending.
+//!
+//! Nobody may read stderr. So a signal is sent before the message about it, and no message is waited for long
+//! ([`say_or_drop`]).
+//!
+//! The first deadline is read before the job starts. So a lock that is lost before its first check here, because this
+//! program was stopped, has a deadline that passed unnoticed.
 
 use std::{
     pin::pin,
@@ -19,7 +25,7 @@ use std::{
 use crate::{
     clock,
     end_schedule::{EndSchedule, Step},
-    exit::{Failure, LOST, say},
+    exit::{Failure, LOST, say_or_drop},
     group::GROUP_CHECK_PAUSE_MAX,
     job::Job,
     signals::{Children, Signals},
@@ -53,7 +59,7 @@ pub(crate) async fn supervise(
     children: &mut Children,
 ) -> u8 {
     let mut lost = pin!(hold.lost());
-    let mut schedule = EndSchedule::new(ttl);
+    let mut schedule = EndSchedule::new(ttl, job.deadline());
     let mut early_end = EarlyEnd::default();
     let mut remaining_processes = RemainingProcesses::default();
     loop {
@@ -70,13 +76,14 @@ pub(crate) async fn supervise(
             Step::Wait(pause) => pause,
             Step::Terminate(left) => {
                 let why = hold.why_ending();
-                early_end.record(Failure::new(LOST, format!("{why}, it ends in {left:.1?}")));
                 job.end(false);
+                early_end.record(Failure::new(LOST, format!("{why}, it ends in {left:.1?}")));
                 Duration::ZERO
             }
             Step::Kill => {
-                early_end.record(Failure::new(LOST, format!("{}, it ends now", hold.why_ending())));
+                let why = hold.why_ending();
                 job.end(true);
+                early_end.record(Failure::new(LOST, format!("{why}, it ends now")));
                 GROUP_CHECK_PAUSE_MAX
             }
         };
@@ -105,7 +112,7 @@ impl EarlyEnd {
     /// Records and reports a reason; only the first one counts.
     fn record(&mut self, failure: Failure) {
         if self.0.is_none() {
-            say(format_args!("{}; ending the job", failure.message));
+            say_or_drop(format_args!("{}; ending the job", failure.message));
             self.0 = Some(failure.status);
         }
     }
@@ -130,7 +137,7 @@ impl RemainingProcesses {
     /// Returns the time until the next check.
     fn pause(&mut self) -> Duration {
         if self.is_to_be_noticed(Instant::now()) {
-            say("the command has ended; the lock is held until the rest of its process group ends");
+            say_or_drop("the command has ended; the lock is held until the rest of its process group ends");
         }
         self.pause = (self.pause * 2).clamp(GROUP_CHECK_PAUSE_MIN, GROUP_CHECK_PAUSE_MAX);
         self.pause

@@ -4,7 +4,7 @@
 //!
 //! * The store does not answer yet: it is waited for as long as for the lock, unless `--connect-timeout` or the option
 //!   `connect_timeout` of the URL says otherwise. A store that refuses (a wrong password) ends the wait.
-//! * A signal arrives during a wait: the claim is withdrawn.
+//! * A signal arrives during a wait: the claim is withdrawn, also if nobody reads the message about it.
 //! * The lock was lost: nobody waits for the store any more, which may be the reason of the loss.
 
 use std::{
@@ -21,7 +21,7 @@ use crate::{
     args::WaitArguments,
     connection::Connection,
     enclosing_locks::EnclosingLocks,
-    exit::{Failure, LOST, NOT_ACQUIRED, say, status_of_signal},
+    exit::{Failure, LOST, NOT_ACQUIRED, say_or_drop, status_of_signal},
     signals::{ENDING, Signals},
     store::Store,
     waiting::{notice_of_holder, notice_of_store, with_notice},
@@ -79,7 +79,7 @@ pub(crate) async fn under_lock(
     let acquiring = with_notice(acquire(&client, name, options, request.enclosing), notice);
     let outcome = match unless_ended(&mut signals, acquiring).await {
         Ok(Ok(None)) => {
-            say(format_args!("{:?} not run: it has begun in this period already", name.as_str()));
+            say_or_drop(format_args!("{:?} not run: it has begun in this period already", name.as_str()));
             Ok(0)
         }
         Ok(Ok(Some(guard))) => {
@@ -111,13 +111,13 @@ pub(crate) async fn unless_ended<F: Future>(signals: &mut Signals, future: F) ->
 
 /// Returns the exit status of a wait that a signal has ended.
 fn ended_by(signal: Signal, name: &LockName) -> u8 {
-    say(format_args!("wait for lock {:?} ended by signal {}", name.as_str(), signal.as_raw()));
+    say_or_drop(format_args!("wait for lock {:?} ended by signal {}", name.as_str(), signal.as_raw()));
     status_of_signal(signal.as_raw())
 }
 
 /// Releases the lock. A release that is not confirmed is reported: others wait for the end of the lease.
 pub(crate) async fn release(guard: LockGuard, client: &LockClient) {
     if let Err(error) = guard.release().await {
-        say(format_args!("{error:#}; the lock expires within {:?}", client.ttl()));
+        say_or_drop(format_args!("{error:#}; the lock expires within {:?}", client.ttl()));
     }
 }

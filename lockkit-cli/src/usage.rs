@@ -1,4 +1,7 @@
 //! Wrong arguments: one line that says what is wrong and what may be meant.
+//!
+//! Failure case: a URL with a password is in the wrong place, such as after `who NAME`. The line does not repeat it:
+//! stderr reaches logs and mails that arguments do not.
 
 use std::process::ExitCode;
 
@@ -10,7 +13,11 @@ use clap::{
 use crate::{
     args::Arguments,
     exit::{USAGE, say},
+    store::may_hold_password,
 };
+
+/// Printed in the place of an argument that may contain a password.
+const HIDDEN: &str = "***";
 
 /// Prints the help that was asked for, or what is wrong with the arguments.
 pub(crate) fn explain(refused: &clap::Error) -> ExitCode {
@@ -37,7 +44,7 @@ fn print_commands() -> std::io::Result<()> {
 
 /// Returns the first paragraph of an error, its tips, and what is known better here.
 fn message(refused: &clap::Error, has_separator: bool) -> String {
-    let text = refused.to_string();
+    let text = without_passwords(refused);
     let paragraph: Vec<&str> =
         text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
     let mut message = paragraph.join(" ").trim_start_matches("error: ").to_owned();
@@ -54,6 +61,15 @@ fn message(refused: &clap::Error, has_separator: bool) -> String {
         message += &format!(" ({tip})");
     }
     message + "; see lockkit --help"
+}
+
+/// Returns the text of an error, without the arguments in it that may contain a password.
+fn without_passwords(refused: &clap::Error) -> String {
+    let repeated = refused.context().filter_map(|(_, value)| match value {
+        ContextValue::String(argument) if may_hold_password(argument) => Some(argument),
+        _ => None,
+    });
+    repeated.fold(refused.to_string(), |text, argument| text.replace(argument.as_str(), HIDDEN))
 }
 
 /// Whether a value, no option, was too much for `lockkit run`.
@@ -96,6 +112,23 @@ mod tests {
             let message = message_for(arguments);
             assert!(message.contains(tip) && !message.contains('\n'), "{message:?}");
         }
+    }
+
+    #[test]
+    fn password_in_the_wrong_place_is_not_repeated() {
+        let url = "redis://me:hunter2@h/0";
+        for arguments in [
+            &["who", "a", url][..],
+            &[url],
+            &["run", url, url, "--", "x"],
+            &["run", "-w", url, "a", "--", "x"],
+            &["who", "a", "redis://me:hunter2@h:port"],
+            &["who", "a", "redis+sentinel://h/main?sentinel_password=hunter2"],
+        ] {
+            let message = message_for(arguments);
+            assert!(!message.contains("hunter2") && message.contains("; see lockkit --help"), "{message:?}");
+        }
+        assert!(message_for(&["who", "a", url]).contains("unexpected argument '***' found"));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What the wait is for, said on stderr while it lasts.
+//! What the wait is for, said on stderr while it lasts. If nobody reads that, the wait does not stop: the lock may be
+//! granted meanwhile.
 
 use std::{convert::Infallible, future::Future, time::Duration};
 
@@ -7,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     describe::{describe, is_of},
-    exit::say,
+    exit::say_or_drop,
 };
 
 /// A shorter wait is not worth a line.
@@ -43,7 +44,7 @@ pub(crate) async fn with_notice<T>(
 /// Says that the store is waited for.
 pub(crate) async fn notice_of_store() -> Infallible {
     sleep(NOTICE_DELAY).await;
-    say("waiting for the store to answer");
+    say_or_drop("waiting for the store to answer");
     std::future::pending().await
 }
 
@@ -53,7 +54,7 @@ pub(crate) async fn notice_of_store() -> Infallible {
 ///
 /// Cancel safe: it only reads.
 pub(crate) async fn notice_of_holder(client: &LockClient, name: &LockName) -> Infallible {
-    report_holder(client, name, &Metadata::of_this_process(None), |line| say(line)).await
+    report_holder(client, name, &Metadata::of_this_process(None), |line| say_or_drop(line)).await
 }
 
 async fn report_holder(

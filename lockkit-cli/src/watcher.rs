@@ -6,7 +6,8 @@
 //!   lease lasts far longer than that, but a file lock would end with the process. So the watcher shares the lock's
 //!   descriptor (the lock belongs to the open file, not to the process) and closes it when the group is gone.
 //! * `lockkit run` is stopped (Ctrl-Z, SIGSTOP) or starved, and sends no renewals: the watcher knows the last
-//!   acknowledged deadline and kills the group shortly before it.
+//!   acknowledged deadline and kills the group shortly before it. It gets the first deadline together with the group,
+//!   before the command starts: `lockkit run` may be stopped before it sends another one.
 //! * The watcher is killed: `lockkit run`, its parent, starts another one.
 //! * Both are killed at the same moment: the job continues, and only its fencing token protects the resource.
 //!
@@ -71,9 +72,10 @@ impl Watcher {
         self.pid
     }
 
-    /// Sends the group to watch.
-    pub(crate) fn watch(&mut self, group: Group) -> io::Result<()> {
-        self.send(&format!("group {}\n", group.id().as_raw_nonzero()))
+    /// Sends the group to watch and the deadline of its lock; `None` for a hold without a deadline.
+    pub(crate) fn watch(&mut self, group: Group, deadline: Option<Duration>) -> io::Result<()> {
+        self.deadline = deadline;
+        self.send(&format!("group {}\n{}", group.id().as_raw_nonzero(), deadline_line(deadline)))
     }
 
     /// Sends the deadline of the lock, if it has changed; `None` for a hold without a deadline.
@@ -88,10 +90,7 @@ impl Watcher {
             return Ok(());
         }
         self.deadline = deadline;
-        match deadline {
-            Some(deadline) => self.send(&format!("deadline {}\n", deadline.as_nanos())),
-            None => self.send("deadline never\n"),
-        }
+        self.send(&deadline_line(deadline))
     }
 
     /// Reports that the group is gone: the watcher ends without sending a signal.
@@ -108,6 +107,14 @@ impl Watcher {
     fn send(&mut self, line: &str) -> io::Result<()> {
         // Shorter than PIPE_BUF: written completely or not at all.
         self.pipe.write_all(line.as_bytes())
+    }
+}
+
+/// Returns the line that sends a deadline.
+fn deadline_line(deadline: Option<Duration>) -> String {
+    match deadline {
+        Some(deadline) => format!("deadline {}\n", deadline.as_nanos()),
+        None => "deadline never\n".into(),
     }
 }
 
@@ -199,7 +206,24 @@ fn close_inherited() {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
+
+    #[test]
+    fn group_is_sent_together_with_its_deadline() {
+        let (mut reader, pipe) = io::pipe().unwrap();
+        let mut watcher = Watcher { pid: rustix::process::getpid(), pipe, deadline: None };
+        let (group, deadline) = (Group::from_number(12).unwrap(), Some(Duration::from_nanos(1500)));
+        watcher.watch(group, deadline).unwrap();
+        let mut text = [0; 64];
+        let length = reader.read(&mut text).unwrap();
+        assert_eq!(&text[..length], b"group 12\ndeadline 1500\n");
+        // It is not sent again.
+        watcher.set_deadline(deadline).unwrap();
+        drop(watcher);
+        assert_eq!(reader.read(&mut text).unwrap(), 0);
+    }
 
     #[test]
     fn lines_arrive_in_pieces() {

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use crate::{
     args::WhoArguments,
     connection::Connection,
-    describe::{as_json, describe, describe_holder, identity},
+    describe::{as_json, describe, describe_holder, identity, printable_json},
     exit::{Failure, print, status_of_signal, warn},
     signals::{ENDING, Signals},
     store::Store,
@@ -30,7 +30,7 @@ pub(crate) async fn who(arguments: WhoArguments) -> Result<u8, Failure> {
     let name = LockName::new(&arguments.name)?;
     let client = Connection::to(&Store::from(&arguments.store)?, None, None)?.open().await?;
     let show = |found: &Inspection| match arguments.json {
-        true => print(&as_json(&name, found).to_string()),
+        true => print(&printable_json(&as_json(&name, found))),
         false => print(as_text(&name, found).trim_end()),
     };
     let outcome =

@@ -12,10 +12,8 @@ use std::{path::PathBuf, time::Duration};
 
 use lockkit::backend::BackendUrl;
 
-use self::{
-    config_file::ConfigFile,
-    password::{may_hold_password, with_password},
-};
+pub(crate) use self::password::may_hold_password;
+use self::{config_file::ConfigFile, password::with_password};
 use crate::{
     args::StoreArguments,
     exit::{CONFIG, DENIED, Failure, USAGE, warn},

@@ -2,7 +2,8 @@
 //!
 //! Where a password could leak, and what prevents it: arguments (`ps` shows them to everybody) are refused; the
 //! environment of the command does not contain it; the watcher gets no environment; errors and `Debug` never contain
-//! the URL.
+//! the URL, nor does a message about wrong arguments ([`usage`](crate::usage)). A hint that repeats a mistyped URL
+//! ([`remedies`](super::remedies)) is not given for a URL that may contain a password, in its login or in an option.
 
 use std::{fs, io::Read, path::Path};
 
@@ -16,7 +17,7 @@ use crate::exit::{CONFIG, Failure, USAGE};
 const PASSWORD_BYTES_MAX: u64 = 4096;
 
 /// Whether a URL contains a password, or is malformed and might.
-pub(super) fn may_hold_password(url: &str) -> bool {
+pub(crate) fn may_hold_password(url: &str) -> bool {
     match BackendUrl::parse(url) {
         Ok(mut url) => url.password().is_some() || url.take("sentinel_password").is_some(),
         Err(_) => url.contains('@') || url.contains("sentinel_password"),
@@ -48,16 +49,18 @@ pub(super) fn with_password(
         None if parsed.user().is_none() || parsed.password().is_some() => None,
         None => variable("LOCKKIT_PASSWORD")?,
     };
-    match (password, url.split_once("://")) {
-        (Some(password), Some((scheme, rest))) => {
-            let login_end = rest.find('@').unwrap_or(0);
-            let (user, hosts) = rest.split_at(login_end);
-            let user = user.trim_end_matches(':');
-            let password = utf8_percent_encode(&password, NON_ALPHANUMERIC);
-            Ok(format!("{scheme}://{user}:{password}{hosts}"))
-        }
-        _ => Ok(url),
-    }
+    Ok(password.and_then(|password| insert(&url, &password)).unwrap_or(url))
+}
+
+/// Returns the URL with a password for its user; `None` if it names no user.
+fn insert(url: &str, password: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
+    let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    // The last `@`: that of a user such as me@example.com may be written as it is.
+    let (user, hosts) = authority.rsplit_once('@')?;
+    let user = user.trim_end_matches(':');
+    let password = utf8_percent_encode(password, NON_ALPHANUMERIC);
+    Some(format!("{scheme}://{user}:{password}@{hosts}{tail}"))
 }
 
 /// Returns the first line of the file.
@@ -97,6 +100,14 @@ mod tests {
             assert_eq!((url.user(), url.password()), (Some("me"), Some(password)));
             assert_eq!((url.hosts().len(), url.path()), (2, "/app"));
         }
+    }
+
+    #[test]
+    fn password_is_that_of_a_user_with_an_at_sign() {
+        let url = url_with("etcd://me@example.com@h1:1,h2:2/app@x?ttl=3s", "hunter2").unwrap();
+        let url = BackendUrl::parse(&url).unwrap();
+        assert_eq!((url.user(), url.password()), (Some("me@example.com"), Some("hunter2")));
+        assert_eq!((url.hosts().len(), url.path()), (2, "/app@x"));
     }
 
     #[test]

@@ -2,12 +2,15 @@
 
 use lockkit::backend::BackendUrl;
 
+use super::password::may_hold_password;
+
 /// The kinds of stores whose URLs name no server.
-const WITHOUT_SERVERS: [&str; 2] = ["memory", "file"];
+const WITHOUT_SERVERS: [&str; 3] = ["memory", "file", "redis+unix"];
 
 /// Returns the URL that is probably meant by a text that is none. Nothing is repeated that may contain a password.
 pub(super) fn did_you_mean(text: &str) -> Option<String> {
-    if text.contains('@') {
+    // `password=` is an option in the URLs of other clients.
+    if text.contains('@') || text.contains("password=") || may_hold_password(text) {
         return None;
     }
     if text.starts_with('/') {
@@ -50,9 +53,20 @@ mod tests {
                 assert_eq!(did_you_mean(&text), Some(format!("{scheme}://h:1/x")));
             }
             assert_eq!(did_you_mean(&format!("{scheme}://h")), None);
-            assert_eq!(did_you_mean(&format!("{scheme}:me:secret@h")), None);
+            for secret in [
+                "me:secret@h",
+                "h/x?sentinel_password=secret",
+                "h?sentinel%5Fpassword=secret",
+                "h?password=secret",
+            ] {
+                assert_eq!(did_you_mean(&format!("{scheme}:{secret}")), None);
+            }
+            let file = "h/x?sentinel_password_file=/run/secret";
+            assert_eq!(did_you_mean(&format!("{scheme}:{file}")), Some(format!("{scheme}://{file}")));
         }
-        for text in ["", "no url", "memory:", "file:x", "tape:h", "/home/me@work"] {
+        for text in
+            ["", "no url", "memory:", "file:x", "redis+unix:/run/redis.sock", "tape:h", "/home/me@work"]
+        {
             assert_eq!(did_you_mean(text), None, "{text}");
         }
     }

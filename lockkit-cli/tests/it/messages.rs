@@ -2,7 +2,7 @@
 
 #[cfg(feature = "redis")]
 use std::{
-    io::Write,
+    io::{PipeReader, PipeWriter, Write},
     process::{Command, Stdio},
 };
 
@@ -115,16 +115,23 @@ fn the_wait_says_the_place_in_the_queue_and_its_changes() {
     assert_eq!(second.wait(), 4);
 }
 
+/// Returns a pipe that takes nothing more.
+#[cfg(feature = "redis")]
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut full) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&full, true).unwrap();
+    while full.write(&[b'\n'; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&full, false).unwrap();
+    (reader, full)
+}
+
 /// The library reports from the thread that renews the lock.
 #[cfg(feature = "redis")]
 #[test]
 fn stderr_that_nobody_reads_does_not_delay_renewals() {
     let home = Home::new();
     let redis = lockkit_testbed::Redis::start().unwrap();
-    let (reader, mut full) = std::io::pipe().unwrap();
-    rustix::io::ioctl_fionbio(&full, true).unwrap();
-    while full.write(&[b'\n'; 4096]).is_ok() {}
-    rustix::io::ioctl_fionbio(&full, false).unwrap();
+    let (reader, full) = full_pipe();
     // More than three lifetimes.
     let mut command: Command =
         home.run(&["-vvv", "--ttl", "1s", "--backend", &redis.url(), "a"], "sleep 4; exit 5");
@@ -132,5 +139,24 @@ fn stderr_that_nobody_reads_does_not_delay_renewals() {
     drop(command);
     lockkit_testbed::eventually("the end of the job", || (!run.runs()).then_some(()));
     assert_eq!(run.wait(), 5);
+    drop(reader);
+}
+
+/// The lock is broken long before its deadline: the next holder may have it.
+#[cfg(feature = "redis")]
+#[test]
+fn stderr_that_nobody_reads_does_not_delay_the_end_of_the_job() {
+    let home = Home::new();
+    let redis = lockkit_testbed::Redis::start().unwrap();
+    let (reader, full) = full_pipe();
+    let url = redis.url();
+    let options = ["-q", "--backend", &url, "a"];
+    let mut command = home.run(&options, "echo started; exec sleep 1000");
+    let mut run = Started::until_started(command.stderr(full));
+    drop(command);
+    let broken = done(home.lockkit(["break", "--yes", "--backend", &url, "a"]));
+    assert_eq!(broken.status, 0, "{}", broken.stderr);
+    lockkit_testbed::eventually("the end of the job", || (!run.runs()).then_some(()));
+    assert_eq!(run.wait(), 76);
     drop(reader);
 }

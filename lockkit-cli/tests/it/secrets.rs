@@ -34,6 +34,8 @@ fn messages_do_not_repeat_the_url_of_the_environment() {
         format!("tape://me:{SECRET}@h"),
         format!("etcd://me:{SECRET}@h:port"),
         format!("file://me:{SECRET}@h/locks"),
+        format!("redis+sentinel:s1,s2/main?sentinel_password={SECRET}"),
+        format!("redis:h?password={SECRET}"),
     ] {
         let mut command = home.run(&["a"], "echo ran");
         command.env("LOCKKIT_BACKEND", &url);
