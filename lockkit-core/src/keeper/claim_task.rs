@@ -6,6 +6,8 @@
 //! * The session ends while the claim waits, or the entry vanishes: a new claim follows after a pause.
 //! * The grant comes after its deadline, after the end of its session, or while the client drains: it is released, and a
 //!   new claim follows. A pinned entry would keep that claim waiting: it follows only when the release is confirmed.
+//! * The grant or its pin comes late, but before the deadline: no heartbeat has renewed the hold, so one follows at once.
+//!   With [`Lifetime::Session`], a hold that passes its deadline costs its session, and all other locks with it.
 //! * The backend panics: the claim may have left an entry, so the session is abandoned.
 //! * The client closes, and the withdrawal is not confirmed for a ttl: the session is abandoned.
 
@@ -254,9 +256,10 @@ impl ClaimTask {
         let ending = Ending::new(keeper, Arc::clone(&active), key, pinned_until, token, spans);
         let hold = Hold::new(grant, active.ttl(), request.max_hold, keeper.clock.clone());
         keeper.holds.add(&hold);
-        // A grant that arrives more than a heartbeat interval after its request could expire before the next heartbeat.
+        // A grant that arrives, or is pinned, more than a heartbeat interval after its request could expire before the
+        // next heartbeat: those that were sent before do not carry it.
         let heartbeat = keeper.info.heartbeat.interval(active.ttl());
-        if keeper.info.lifetime == Lifetime::Hold && keeper.clock.now().since(armed_at) > heartbeat {
+        if keeper.info.lifetime != Lifetime::Process && keeper.clock.now().since(armed_at) > heartbeat {
             active.request_heartbeat();
         }
         // Checked after the insert: a session that ended before the insert did not mark this hold lost.
