@@ -2,7 +2,8 @@
 //!
 //! Failure cases:
 //!
-//! * All callers leave, at any step: the claim gives up, and is driven to its end; a grant that still comes is released.
+//! * All callers leave, at any step: the claim gives up, and is driven to its end; a grant that still comes is released,
+//!   without a pin that would outlive it.
 //! * The session ends while the claim waits, or the entry vanishes: a new claim follows after a pause.
 //! * The grant comes after its deadline, after the end of its session, or while the client drains: it is released, and a
 //!   new claim follows. A pinned entry would keep that claim waiting: it follows only when the release is confirmed.
@@ -93,37 +94,14 @@ impl ClaimTask {
             let span = debug_span!("claim", claim = ?claim.id(), wait = waits);
             match self.request_claim(&active, claim).instrument(span).await {
                 Ok(Acquired::Granted(grant)) => {
-                    let pinned = self.pin(&active, &grant).await;
+                    // A grant that nobody wants is released, and a pin would only outlive it.
+                    let pinned = if attempt.is_over() { Ok(None) } else { self.pin(&active, &grant).await };
                     if let Ok(pinned_until) = pinned
                         && self.is_current(&active, &grant)
                     {
                         return Ok(Some(Granted { active, grant, pinned_until }));
                     }
-                    warn!(
-                        lock = grant.name().as_ref(),
-                        scheme = keeper.info.scheme,
-                        token = grant.token().get(),
-                        claim = ?grant.claim(),
-                        "granted too late; released"
-                    );
-                    let releaser = Releaser::new(Arc::clone(keeper), active);
-                    let is_removed = match request.at_least {
-                        Some(at_least) => {
-                            let pinned_until = keeper.clock.now().after(at_least);
-                            Box::pin(releaser.unpin_late(grant, pinned_until)).await
-                        }
-                        // If this is not confirmed at once, the next claim waits behind the late grant until it is.
-                        None => Box::pin(releaser.release_late(grant)).await,
-                    };
-                    match pinned {
-                        Err(error) if is_final(error.kind()) => return Err(error),
-                        // Its entry may stay until the end of the pin, and a new claim would wait behind it.
-                        Ok(Some(_)) if !is_removed => return Err(pinned_in_vain(&request.name)),
-                        Err(error) if !is_removed && error.kind() != ErrorKind::Lost => {
-                            return Err(pinned_in_vain(&request.name).with_source(error));
-                        }
-                        _ => {}
-                    }
+                    Box::pin(self.release_late(active, grant, pinned)).await?;
                 }
                 _ if attempt.is_over() => return Ok(None),
                 Ok(Acquired::GaveUp) if !waits => return Ok(None),
@@ -229,6 +207,44 @@ impl ClaimTask {
             Ok(true) => Ok(Some(until)),
             Ok(false) => Err(Error::new(ErrorKind::Lost, "pin").with_lock(grant.name())),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Releases a grant that came too late, or that was not pinned although its request wants that.
+    ///
+    /// # Errors
+    ///
+    /// That a new claim would fail in the same way, or would wait behind the entry until the end of its pin.
+    async fn release_late(
+        &self,
+        active: Arc<ActiveSession>,
+        grant: Grant,
+        pinned: Result<Option<BootInstant>>,
+    ) -> Result<()> {
+        let (keeper, name) = (self.keeper(), &self.request.name);
+        warn!(
+            lock = name.as_ref(),
+            scheme = keeper.info.scheme,
+            token = grant.token().get(),
+            claim = ?grant.claim(),
+            "granted too late; released"
+        );
+        let releaser = Releaser::new(Arc::clone(keeper), active);
+        // After an error the store may have executed the pin.
+        let may_be_pinned = !matches!(pinned, Ok(None));
+        let is_removed = match self.request.at_least.filter(|_| may_be_pinned) {
+            Some(at_least) => releaser.unpin_late(grant, keeper.clock.now().after(at_least)).await,
+            // If this is not confirmed at once, the next claim waits behind the late grant until it is.
+            None => releaser.release_late(grant).await,
+        };
+        match pinned {
+            Err(error) if is_final(error.kind()) => Err(error),
+            // Its entry may stay until the end of the pin, and a new claim would wait behind it.
+            Ok(Some(_)) if !is_removed => Err(pinned_in_vain(name)),
+            Err(error) if !is_removed && error.kind() != ErrorKind::Lost => {
+                Err(pinned_in_vain(name).with_source(error))
+            }
+            _ => Ok(()),
         }
     }
 
