@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::{task::JoinHandle, time::Instant};
 use tracing::debug;
 
-use super::{active_session::ActiveSession, loss::LossReason, session_task::SessionTask};
+use super::{active_session::ActiveSession, caught::contained, loss::LossReason, session_task::SessionTask};
 use crate::{
     BootInstant, Clock, Error, ErrorKind, Result,
     backend::{Session, retry_pauses},
@@ -86,7 +86,7 @@ async fn close_until(session: Arc<dyn Session>, clock: Clock, expiry: BootInstan
     let mut pauses = retry_pauses();
     while let Err(error) = session.close().await {
         if clock.now() >= expiry {
-            debug!(error = format_args!("{error:#}"), "a session was left to expire");
+            contained(|| debug!(error = format_args!("{error:#}"), "a session was left to expire"));
             return false;
         }
         pauses.wait().await;

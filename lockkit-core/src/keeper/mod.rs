@@ -38,7 +38,7 @@
 mod active_session;
 mod admin;
 mod attempt;
-mod caught;
+pub(crate) mod caught;
 mod claim_task;
 mod cleanup;
 mod clock_watch;
