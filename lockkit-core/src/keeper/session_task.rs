@@ -69,7 +69,7 @@ impl SessionTask {
         let keeper = &self.keeper;
         let mut first = true;
         let mut pauses = retry_pauses();
-        // Sessions that are being closed: the lost one, and one that was still being opened when the client closed.
+        // Sessions that are being closed: lost ones, and one that was still being opened when the client closed.
         let mut endings = Vec::new();
         let outcome = loop {
             let active = match self.open_session(first, &mut pauses).await {
@@ -83,7 +83,7 @@ impl SessionTask {
             if let Err(error) = self.renew_if_late(&active).await {
                 let scheme = keeper.info.scheme;
                 contained(|| warn!(scheme, error = format_args!("{error:#}"), "session opened too late"));
-                endings = vec![self.start_closing(&active)];
+                self.add_closing(&mut endings, &active);
                 if first {
                     if self.is_final(&error) {
                         return self.refuse(error, endings).await;
@@ -98,7 +98,7 @@ impl SessionTask {
             metrics::session_opened(keeper.info.scheme);
             keeper.current.set_open(&active);
             match self.keep_session(&active).await {
-                SessionEnd::Closing => break self.close_session(&active).await,
+                SessionEnd::Closing => break self.close_session(&active, endings).await,
                 SessionEnd::Lost(why) => {
                     let scheme = keeper.info.scheme;
                     contained(|| warn!(scheme, reason = why.label(), "session lost: {}", why.text()));
@@ -106,7 +106,7 @@ impl SessionTask {
                     keeper.current.set_lost();
                     active.end(why);
                     keeper.holds.lose_all(why);
-                    endings = vec![self.start_closing(&active)];
+                    self.add_closing(&mut endings, &active);
                     if active.armed_at() > opened_at {
                         pauses = retry_pauses();
                     } else {
