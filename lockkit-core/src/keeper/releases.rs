@@ -7,7 +7,8 @@
 //! * The store answers late, or its answer was lost: a retry is confirmed.
 //! * The store keeps refusing (a permission was revoked while the lock was held): after one ttl the session is
 //!   abandoned where it keeps entries alive; a hold with its own lifetime has ended by then.
-//! * The session ends, and with it all its releases.
+//! * The session ends, and with it all its releases. While the client closes, a lost hold is left to that end; the pin of a
+//!   hold that no caller had outlives it, and is removed before.
 //! * A retry panics: its release gives up the session ([`EntryCleanup`]), and the worker continues with the next one.
 //! * The runtime ends: the queue is dropped, and each [`HoldCleanup`] in it returns an error to its guard.
 
@@ -218,8 +219,11 @@ impl Releaser {
         let Self { keeper, active } = self;
         let grant = release.of.grant();
         let name = grant.name();
-        // The end of a session that carries the holds ends this one too, and a closing client ends its session.
-        let closing = keeper.info.lifetime == Lifetime::Session && keeper.closing.is_cancelled();
+        // The end of a session that carries the holds ends this one too, and a closing client ends its session. A pin
+        // outlives both.
+        let closing = keeper.info.lifetime == Lifetime::Session
+            && keeper.closing.is_cancelled()
+            && !matches!(release.kind, ReleaseKind::Unpin { .. });
         if active.has_ended() || (closing && release.hold().is_some_and(|hold| hold.loss().is_some())) {
             let error = Error::new(ErrorKind::Unavailable, "release").with_lock(name);
             return Some(Err(error.with_message("the session ended before the store had confirmed it")));

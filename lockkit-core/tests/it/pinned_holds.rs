@@ -211,6 +211,23 @@ async fn hold_that_ends_before_its_caller_looks_is_not_returned_without_its_pin(
     assert_eq!(kind(acquiring.await), ErrorKind::Lost);
 }
 
+/// The client closes before the caller is polled: nobody had the hold, and the end of its session does not end its pin.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn client_that_closes_before_its_caller_looks_leaves_no_pin() {
+    let server = MemoryServer::new();
+    let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
+    let closing = client(&server).await;
+    let lock = closing.lock(NAME).unwrap().hold_at_least(AT_LEAST);
+    let mut acquiring = Box::pin(lock.acquire());
+    assert!(timeout(Duration::from_millis(1), &mut acquiring).await.is_err());
+    holder.release().await.unwrap();
+    settle().await;
+    assert!(server.inspect(&name()).holder.is_some(), "granted");
+    closing.close().await.unwrap();
+    assert_eq!(granted_after(&lock_of_new_client(&server).await).await, Duration::ZERO);
+    assert_eq!(kind(acquiring.await), ErrorKind::Lost);
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_time_beyond_the_limit_is_refused() {
     let server = MemoryServer::new();
