@@ -199,7 +199,9 @@ impl Keeper {
                 call.reentered();
                 return Ok(Some(share));
             }
-            Ok(AcquireStart::Answered(answer)) => return call.ended(used(answer, request)),
+            Ok(AcquireStart::Answered(answer)) => {
+                return call.ended(used(self.unless_shared(answer, request), request));
+            }
             Ok(AcquireStart::Waits(ticket)) => ticket,
             Err(error) => return call.ended(Err(error)),
         };
@@ -216,7 +218,18 @@ impl Keeper {
             answer = ticket.answer() => answer,
             () = time_limit => ticket.timed_out(),
         };
-        call.ended(used(answer, request))
+        call.ended(used(self.unless_shared(answer, request), request))
+    }
+
+    /// Returns a share of the owner's hold instead of the answer that the lock is busy: another call of the owner may have
+    /// got the hold meanwhile.
+    fn unless_shared(&self, answer: AcquireAnswer, request: &LockRequest) -> AcquireAnswer {
+        if matches!(answer, Ok(None))
+            && let Some(key) = request.key()
+        {
+            return self.reentry.enter(&key);
+        }
+        answer
     }
 
     fn begin(self: &Arc<Self>, request: &LockRequest, policy: WaitPolicy) -> Result<AcquireStart> {
