@@ -257,8 +257,8 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// `Unavailable` if the store did not confirm the end in time (everything then expires with its ttl); `Closed` if
-    /// the runtime ended before.
+    /// `Unavailable` if the store did not confirm the end in time (everything then expires with its ttl), or that of a
+    /// session that was lost before and is still being closed; `Closed` if the runtime ended before.
     ///
     /// # Cancel safety
     ///

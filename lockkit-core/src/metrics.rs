@@ -256,6 +256,7 @@ impl Moment {
     }
 }
 
+/// The recorder. Its panic must end no task of the keeper, and none that is unwound already.
 #[cfg(feature = "metrics")]
 mod facade {
     use std::{cell::RefCell, collections::HashMap, rc::Rc, time::Duration};
@@ -263,6 +264,7 @@ mod facade {
     use metrics::{Key, Level, Metadata, Unit};
 
     use super::Labels;
+    use crate::keeper::caught::contained;
 
     type Descriptions<'a> = &'a [(&'static str, &'static str)];
 
@@ -271,30 +273,38 @@ mod facade {
         counters: Descriptions<'_>,
         gauges: Descriptions<'_>,
     ) {
-        for &(name, text) in histograms {
-            metrics::describe_histogram!(name, Unit::Seconds, text);
-        }
-        for &(name, text) in counters {
-            metrics::describe_counter!(name, Unit::Count, text);
-        }
-        for &(name, text) in gauges {
-            metrics::describe_gauge!(name, Unit::Count, text);
-        }
+        contained(|| {
+            for &(name, text) in histograms {
+                metrics::describe_histogram!(name, Unit::Seconds, text);
+            }
+            for &(name, text) in counters {
+                metrics::describe_counter!(name, Unit::Count, text);
+            }
+            for &(name, text) in gauges {
+                metrics::describe_gauge!(name, Unit::Count, text);
+            }
+        });
     }
 
     pub(super) fn record(name: &'static str, value: Duration, labels: Labels<'_>) {
         let key = key(name, labels);
-        metrics::with_recorder(|recorder| recorder.register_histogram(&key, &METADATA)).record(value);
+        contained(|| {
+            metrics::with_recorder(|recorder| recorder.register_histogram(&key, &METADATA)).record(value)
+        });
     }
 
     pub(super) fn count(name: &'static str, by: u64, labels: Labels<'_>) {
         let key = key(name, labels);
-        metrics::with_recorder(|recorder| recorder.register_counter(&key, &METADATA)).increment(by);
+        contained(|| {
+            metrics::with_recorder(|recorder| recorder.register_counter(&key, &METADATA)).increment(by)
+        });
     }
 
     pub(super) fn add(name: &'static str, change: f64, labels: Labels<'_>) {
         let key = key(name, labels);
-        metrics::with_recorder(|recorder| recorder.register_gauge(&key, &METADATA)).increment(change);
+        contained(|| {
+            metrics::with_recorder(|recorder| recorder.register_gauge(&key, &METADATA)).increment(change)
+        });
     }
 
     static METADATA: Metadata<'_> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));

@@ -12,7 +12,7 @@ use std::{future::Future, sync::Arc};
 
 use tracing::warn;
 
-use super::{Keeper, caught};
+use super::{Keeper, caught, caught::contained};
 use crate::{
     Error, ErrorKind, LockName, Result,
     backend::{Admin, Backend, Contender, Inspection, Page},
@@ -48,7 +48,7 @@ impl<'a> AdminRequests<'a> {
             tasks.track_future(async move {
                 let breaking = admin(&*backend, "break")?.break_lock(&name, &holder);
                 let broken = caught("break", breaking).await.unwrap_or_else(Err);
-                audit(&name, &holder, &broken);
+                contained(|| audit(&name, &holder, &broken));
                 broken
             })
         })

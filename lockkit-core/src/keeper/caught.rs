@@ -1,4 +1,15 @@
-//! A panic of a backend, a waker, a log subscriber or a metrics recorder ends its own call, and no task of the keeper.
+//! Panics of code that is not the keeper's end its own call, and no task of the keeper. Caught are those of:
+//!
+//! * A call of the backend, where a task of the keeper continues after it ([`caught`]). Opening, heartbeat and close have
+//!   tasks of their own.
+//! * A metrics recorder, at each value.
+//! * A log subscriber, at each event, and at each new span of a hold, a release or a heartbeat.
+//! * A waker of those who wait for the end of a hold.
+//!
+//! Not caught are those of a subscriber that enters, leaves or closes a span, of other wakers, and of a clock of the user.
+//! Such a panic ends the claim, the release or the session task in which it occurs. An entry that it leaves without a hold
+//! or a release ends with its session ([`cleanup`](super::cleanup)), and the end of the session task closes the client
+//! ([`closing`](super::closing)).
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -20,9 +31,9 @@ pub(super) async fn caught<T>(operation: &'static str, work: impl Future<Output 
     .await
 }
 
-/// Runs a call of code that is not the keeper's, and drops its panic.
-pub(super) fn contained(call: impl FnOnce()) {
-    let _ = catch_unwind(AssertUnwindSafe(call));
+/// Runs a call of code that is not the keeper's, and drops its panic; then it returns `None`.
+pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(call)).ok()
 }
 
 pub(super) fn panicked(operation: &'static str) -> Error {

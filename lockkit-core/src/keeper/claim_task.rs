@@ -2,11 +2,15 @@
 //!
 //! Failure cases:
 //!
-//! * All callers leave, at any step: the claim gives up, and is driven to its end; a grant that still comes is released.
+//! * All callers leave, at any step: the claim gives up, and is driven to its end; a grant that still comes is released,
+//!   without a pin that would outlive it.
 //! * The session ends while the claim waits, or the entry vanishes: a new claim follows after a pause.
 //! * The grant comes after its deadline, after the end of its session, or while the client drains: it is released, and a
 //!   new claim follows. A pinned entry would keep that claim waiting: it follows only when the release is confirmed.
-//! * The backend panics: the claim may have left an entry, so the session is abandoned.
+//! * The grant or its pin comes late, but before the deadline: no heartbeat has renewed the hold, so one follows at once.
+//!   With [`Lifetime::Session`], a hold that passes its deadline costs its session, and all other locks with it.
+//! * The backend panics: the claim may have left an entry, so the session is abandoned; after any other panic too
+//!   ([`EntryCleanup`]).
 //! * The client closes, and the withdrawal is not confirmed for a ttl: the session is abandoned.
 
 use std::sync::Arc;
@@ -21,7 +25,7 @@ use super::{
     attempt::Attempt,
     caught,
     caught::contained,
-    cleanup::AttemptCleanup,
+    cleanup::{AttemptCleanup, EntryCleanup},
     closed,
     ending::{Ending, HoldSpans},
     hold::Hold,
@@ -89,39 +93,21 @@ impl ClaimTask {
             let name = request.name.clone();
             let claim = keeper.claims.claim(name, *waits, request.proposal.clone(), attempt.control());
             let span = debug_span!("claim", claim = ?claim.id(), wait = waits);
-            match self.request_claim(&active, claim).instrument(span).await {
+            let mut entry = EntryCleanup::new(keeper, &active);
+            let acquired = self.request_claim(&active, claim).instrument(span).await;
+            if !matches!(acquired, Ok(Acquired::Granted(_))) {
+                entry.done();
+            }
+            match acquired {
                 Ok(Acquired::Granted(grant)) => {
-                    let pinned = self.pin(&active, &grant).await;
+                    // A grant that nobody wants is released, and a pin would only outlive it.
+                    let pinned = if attempt.is_over() { Ok(None) } else { self.pin(&active, &grant).await };
                     if let Ok(pinned_until) = pinned
                         && self.is_current(&active, &grant)
                     {
-                        return Ok(Some(Granted { active, grant, pinned_until }));
+                        return Ok(Some(Granted { active, grant, entry, pinned_until }));
                     }
-                    warn!(
-                        lock = grant.name().as_ref(),
-                        scheme = keeper.info.scheme,
-                        token = grant.token().get(),
-                        claim = ?grant.claim(),
-                        "granted too late; released"
-                    );
-                    let releaser = Releaser::new(Arc::clone(keeper), active);
-                    let is_removed = match request.at_least {
-                        Some(at_least) => {
-                            let pinned_until = keeper.clock.now().after(at_least);
-                            Box::pin(releaser.unpin_late(grant, pinned_until)).await
-                        }
-                        // If this is not confirmed at once, the next claim waits behind the late grant until it is.
-                        None => Box::pin(releaser.release_late(grant)).await,
-                    };
-                    match pinned {
-                        Err(error) if is_final(error.kind()) => return Err(error),
-                        // Its entry may stay until the end of the pin, and a new claim would wait behind it.
-                        Ok(Some(_)) if !is_removed => return Err(pinned_in_vain(&request.name)),
-                        Err(error) if !is_removed && error.kind() != ErrorKind::Lost => {
-                            return Err(pinned_in_vain(&request.name).with_source(error));
-                        }
-                        _ => {}
-                    }
+                    Box::pin(self.release_late(active, grant, entry, pinned)).await?;
                 }
                 _ if attempt.is_over() => return Ok(None),
                 Ok(Acquired::GaveUp) if !waits => return Ok(None),
@@ -130,9 +116,13 @@ impl ClaimTask {
                         .with_lock(&request.name)
                         .with_message("the backend gave up a claim that was still wanted"));
                 }
-                Ok(Acquired::EntryGone) => debug!("the waiting entry vanished; a new claim follows"),
+                Ok(Acquired::EntryGone) => {
+                    contained(|| debug!("the waiting entry vanished; a new claim follows"));
+                }
                 Err(error) if active.has_ended() && !is_final(error.kind()) => {
-                    debug!(error = format_args!("{error:#}"), "the session ended while claiming")
+                    contained(|| {
+                        debug!(error = format_args!("{error:#}"), "the session ended while claiming")
+                    });
                 }
                 Err(error) => return Err(error),
             }
@@ -230,6 +220,47 @@ impl ClaimTask {
         }
     }
 
+    /// Releases a grant that came too late, or that was not pinned although its request wants that.
+    ///
+    /// # Errors
+    ///
+    /// That a new claim would fail in the same way, or would wait behind the entry until the end of its pin.
+    async fn release_late(
+        &self,
+        active: Arc<ActiveSession>,
+        grant: Grant,
+        entry: EntryCleanup,
+        pinned: Result<Option<BootInstant>>,
+    ) -> Result<()> {
+        let (keeper, name) = (self.keeper(), &self.request.name);
+        contained(|| {
+            warn!(
+                lock = name.as_ref(),
+                scheme = keeper.info.scheme,
+                token = grant.token().get(),
+                claim = ?grant.claim(),
+                "granted too late; released"
+            );
+        });
+        let releaser = Releaser::new(Arc::clone(keeper), active);
+        // After an error the store may have executed the pin.
+        let may_be_pinned = !matches!(pinned, Ok(None));
+        let is_removed = match self.request.at_least.filter(|_| may_be_pinned) {
+            Some(at_least) => releaser.unpin_late(grant, entry, keeper.clock.now().after(at_least)).await,
+            // If this is not confirmed at once, the next claim waits behind the late grant until it is.
+            None => releaser.release_late(grant, entry).await,
+        };
+        match pinned {
+            Err(error) if is_final(error.kind()) => Err(error),
+            // Its entry may stay until the end of the pin, and a new claim would wait behind it.
+            Ok(Some(_)) if !is_removed => Err(pinned_in_vain(name)),
+            Err(error) if !is_removed && error.kind() != ErrorKind::Lost => {
+                Err(pinned_in_vain(name).with_source(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns whether a grant may be returned to callers: its session is still in use and its deadline has not passed.
     fn is_current(&self, active: &ActiveSession, grant: &Grant) -> bool {
         let over = active.has_ended() || self.keeper().refusing.is_cancelled();
@@ -237,7 +268,7 @@ impl ClaimTask {
     }
 
     /// Makes a hold of the grant, and shares it among the callers of the attempt.
-    fn settle_grant(self, Granted { active, grant, pinned_until }: Granted) {
+    fn settle_grant(self, Granted { active, grant, mut entry, pinned_until }: Granted) {
         let Self { request, cleanup, permit, token, caller, .. } = self;
         let keeper = cleanup.keeper();
         let spans = HoldSpans::new(&caller, keeper.info.scheme, &grant);
@@ -254,9 +285,10 @@ impl ClaimTask {
         let ending = Ending::new(keeper, Arc::clone(&active), key, pinned_until, token, spans);
         let hold = Hold::new(grant, active.ttl(), request.max_hold, keeper.clock.clone());
         keeper.holds.add(&hold);
-        // A grant that arrives more than a heartbeat interval after its request could expire before the next heartbeat.
+        // A grant that arrives, or is pinned, more than a heartbeat interval after its request could expire before the
+        // next heartbeat: those that were sent before do not carry it.
         let heartbeat = keeper.info.heartbeat.interval(active.ttl());
-        if keeper.info.lifetime == Lifetime::Hold && keeper.clock.now().since(armed_at) > heartbeat {
+        if keeper.info.lifetime != Lifetime::Process && keeper.clock.now().since(armed_at) > heartbeat {
             active.request_heartbeat();
         }
         // Checked after the insert: a session that ended before the insert did not mark this hold lost.
@@ -267,6 +299,7 @@ impl ClaimTask {
         let settled = cleanup.settle_grant(&hold);
         // After the table was updated, from which the end removes the hold; before callers are woken, who may end it.
         hold.arm(ending);
+        entry.done();
         settled.announce();
         drop(permit);
     }
@@ -276,6 +309,8 @@ impl ClaimTask {
 struct Granted {
     active: Arc<ActiveSession>,
     grant: Grant,
+    /// Done when the grant has a hold.
+    entry: EntryCleanup,
     /// Until when a pin keeps its entry.
     pinned_until: Option<BootInstant>,
 }

@@ -2,7 +2,8 @@
 //!
 //! * The server does not answer: the close is retried until the session must have expired.
 //! * The client closes while a session is being opened: the session is closed once it is open.
-//! * The client closes: its last session gets at most one ttl to end.
+//! * The client closes: its last session, and lost ones that are still being closed, get at most one ttl to end. The client's
+//!   own thread ends after that, and a close that it drops would leave entries until the session expires.
 //! * The runtime ends, or the session task panics: callers that wait for a session get `Closed`.
 
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use tokio::{task::JoinHandle, time::Instant};
 use tracing::debug;
 
-use super::{active_session::ActiveSession, loss::LossReason, session_task::SessionTask};
+use super::{active_session::ActiveSession, caught::contained, loss::LossReason, session_task::SessionTask};
 use crate::{
     BootInstant, Clock, Error, ErrorKind, Result,
     backend::{Session, retry_pauses},
@@ -19,15 +20,20 @@ use crate::{
 
 impl SessionTask {
     /// Ends the session of a closing client: loses the holds, gives up the claims, waits for the releases, closes the
-    /// session.
-    pub(super) async fn close_session(&self, active: &ActiveSession) -> Result<()> {
+    /// session. Waits also for the earlier sessions that are still being closed.
+    pub(super) async fn close_session(
+        &self,
+        active: &ActiveSession,
+        mut closing: Vec<JoinHandle<bool>>,
+    ) -> Result<()> {
         let half = self.half_of_close();
         self.keeper.holds.lose_all(LossReason::ClientClosed);
         // The end of the session completes the releases that are still pending then.
         self.wait_for_tasks(half).await;
         active.end(LossReason::ClientClosed);
         // In a separate task, so that the last request is not dropped at the time limit.
-        self.wait_closed(vec![self.start_closing(active)]).await
+        self.add_closing(&mut closing, active);
+        self.wait_closed(closing).await
     }
 
     /// Ends a client that has no open session: waits for the breaks that are under way, and until these sessions are
@@ -49,13 +55,14 @@ impl SessionTask {
         until - (until - Instant::now()) / 2
     }
 
-    /// Waits until these sessions are closed.
+    /// Waits until these sessions are closed, for each of them also if another one is not.
     async fn wait_closed(&self, closing: Vec<JoinHandle<bool>>) -> Result<()> {
         let until = self.close_until();
+        let mut closed = Ok(());
         for closing in closing {
-            confirmed(until, closing).await?;
+            closed = closed.and(confirmed(until, closing).await);
         }
-        Ok(())
+        closed
     }
 
     /// Returns the time limit of a closing client: one limit for all sessions that are still to be ended.
@@ -64,10 +71,11 @@ impl SessionTask {
         *self.close_until.get_or_init(|| Instant::now() + bound)
     }
 
-    /// Starts closing a session in the background.
-    pub(super) fn start_closing(&self, active: &ActiveSession) -> JoinHandle<bool> {
+    /// Starts closing a session in the background, besides those that are still being closed.
+    pub(super) fn add_closing(&self, closing: &mut Vec<JoinHandle<bool>>, active: &ActiveSession) {
+        closing.retain(|closing| !closing.is_finished());
         let (session, clock) = (Arc::clone(active.session()), self.keeper.clock.clone());
-        self.keeper.runtime.spawn(close_until(session, clock, active.expiry()))
+        closing.push(self.keeper.runtime.spawn(close_until(session, clock, active.expiry())));
     }
 }
 
@@ -86,7 +94,7 @@ async fn close_until(session: Arc<dyn Session>, clock: Clock, expiry: BootInstan
     let mut pauses = retry_pauses();
     while let Err(error) = session.close().await {
         if clock.now() >= expiry {
-            debug!(error = format_args!("{error:#}"), "a session was left to expire");
+            contained(|| debug!(error = format_args!("{error:#}"), "a session was left to expire"));
             return false;
         }
         pauses.wait().await;

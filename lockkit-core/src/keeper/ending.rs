@@ -51,7 +51,8 @@ pub(super) struct HoldSpans {
 impl HoldSpans {
     pub(super) fn new(caller: &Span, scheme: &'static str, grant: &Grant) -> Option<Box<Self>> {
         let (lock, token) = (grant.name().as_ref(), grant.token().get());
-        let hold = debug_span!(parent: caller, "hold", lock, scheme, token, claim = ?grant.claim());
+        let hold =
+            contained(|| debug_span!(parent: caller, "hold", lock, scheme, token, claim = ?grant.claim()))?;
         let is_recorded = !(hold.is_disabled() && caller.is_disabled());
         is_recorded.then(|| Box::new(Self { caller: caller.clone(), hold }))
     }
@@ -94,7 +95,7 @@ impl Ending {
     fn release(self, hold: Arc<Hold>) -> impl Future<Output = ()> + Send + 'static {
         let Self { keeper, active, key, pinned_until, token, granted, counted, spans } = self;
         // Created before the task is spawned, which may be dropped without a poll.
-        let cleanup = HoldCleanup::new(Arc::clone(&keeper), hold, token);
+        let cleanup = HoldCleanup::new(Arc::clone(&keeper), &active, hold, token);
         let hold = cleanup.hold();
         if let Some(key) = &key {
             keeper.reentry.ended(key, hold);
@@ -106,8 +107,8 @@ impl Ending {
         // Its panic must not prevent the release.
         contained(|| {
             HoldSpans::in_hold(spans.as_deref(), || report(hold.grant(), keeper.info.scheme, granted, loss));
-            drop(counted);
         });
+        drop(counted);
         // Renewals of the session would keep the entry of a hold alive that passed its deadline.
         let is_expired = || loss.is_some() && keeper.clock.now() >= hold.deadline();
         if keeper.info.lifetime == Lifetime::Session && is_expired() {

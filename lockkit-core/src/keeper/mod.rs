@@ -29,8 +29,8 @@
 //!   have left an entry, the session is abandoned.
 //! * The server ends every session at once: [`session_task`] opens the next ones with growing pauses.
 //! * Opening a session takes most of its ttl: [`session_task`] renews it before it is used.
-//! * A grant arrives more than a heartbeat interval after its request: [`claim_task`] requests a heartbeat at once,
-//!   because the next regular one may be too late.
+//! * A grant, or the answer to its pin, arrives more than a heartbeat interval after its request: [`claim_task`] requests
+//!   a heartbeat at once, because the next regular one may be too late.
 //! * The grant of a pinned hold comes when nobody wants it any more: [`claim_task`] releases it; a hold that a caller had
 //!   is left to its pin.
 //! * The runtime ends and drops every task: [`cleanup`] and [`closing`] return `Closed` to all who wait.
@@ -38,7 +38,7 @@
 mod active_session;
 mod admin;
 mod attempt;
-mod caught;
+pub(crate) mod caught;
 mod claim_task;
 mod cleanup;
 mod clock_watch;
@@ -201,7 +201,9 @@ impl Keeper {
                 call.reentered();
                 return Ok(Some(share));
             }
-            Ok(AcquireStart::Answered(answer)) => return call.ended(used(answer, request)),
+            Ok(AcquireStart::Answered(answer)) => {
+                return call.ended(used(self.unless_shared(answer, request), request));
+            }
             Ok(AcquireStart::Waits(ticket)) => ticket,
             Err(error) => return call.ended(Err(error)),
         };
@@ -218,7 +220,18 @@ impl Keeper {
             answer = ticket.answer() => answer,
             () = time_limit => ticket.timed_out(),
         };
-        call.ended(used(answer, request))
+        call.ended(used(self.unless_shared(answer, request), request))
+    }
+
+    /// Returns a share of the owner's hold instead of the answer that the lock is busy: another call of the owner may have
+    /// got the hold meanwhile.
+    fn unless_shared(&self, answer: AcquireAnswer, request: &LockRequest) -> AcquireAnswer {
+        if matches!(answer, Ok(None))
+            && let Some(key) = request.key()
+        {
+            return self.reentry.enter(&key);
+        }
+        answer
     }
 
     fn begin(self: &Arc<Self>, request: &LockRequest, policy: WaitPolicy) -> Result<AcquireStart> {

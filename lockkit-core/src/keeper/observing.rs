@@ -14,7 +14,7 @@ use std::{convert::Infallible, sync::Arc};
 use tokio::sync::mpsc;
 use tracing::debug;
 
-use super::{Keeper, active_session::ActiveSession, caught, closed};
+use super::{Keeper, active_session::ActiveSession, caught, caught::contained, closed};
 #[cfg(doc)]
 use crate::limits::OBSERVED_CHANGES_MAX;
 use crate::{
@@ -90,7 +90,8 @@ impl Observing {
             match end {
                 ObservationEnd::NobodyListens => return end,
                 ObservationEnd::Failed(error) if self.goes_on_after(&error) => {
-                    debug!(lock = self.name.as_ref(), error = format_args!("{error:#}"), "observing again")
+                    let lock = self.name.as_ref();
+                    contained(|| debug!(lock, error = format_args!("{error:#}"), "observing again"));
                 }
                 ObservationEnd::Failed(_) => return end,
             }

@@ -7,7 +7,9 @@
 //! * The store answers late, or its answer was lost: a retry is confirmed.
 //! * The store keeps refusing (a permission was revoked while the lock was held): after one ttl the session is
 //!   abandoned where it keeps entries alive; a hold with its own lifetime has ended by then.
-//! * The session ends, and with it all its releases.
+//! * The session ends, and with it all its releases. While the client closes, a lost hold is left to that end; the pin of a
+//!   hold that no caller had outlives it, and is removed before.
+//! * A retry panics: its release gives up the session ([`EntryCleanup`]), and the worker continues with the next one.
 //! * The runtime ends: the queue is dropped, and each [`HoldCleanup`] in it returns an error to its guard.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -16,7 +18,13 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span, debug, debug_span, warn};
 
 use super::{
-    Keeper, active_session::ActiveSession, caught, cleanup::HoldCleanup, hold::Hold, loss::LossReason,
+    Keeper,
+    active_session::ActiveSession,
+    caught,
+    caught::contained,
+    cleanup::{EntryCleanup, HoldCleanup},
+    hold::Hold,
+    loss::LossReason,
 };
 use crate::{
     BootInstant, Error, ErrorKind, Result,
@@ -56,7 +64,7 @@ struct Unconfirmed {
 enum Released {
     Hold(HoldCleanup),
     /// A grant that came too late: no guard waits for its release.
-    LateGrant(Grant),
+    LateGrant(Grant, EntryCleanup),
 }
 
 /// What a release does with the entry.
@@ -121,18 +129,24 @@ impl Releaser {
     }
 
     /// Releases a grant that came too late; returns whether the store has confirmed that at once.
-    pub(super) async fn release_late(&self, grant: Grant) -> bool {
-        self.release(self.unsent(Released::LateGrant(grant), ReleaseKind::Remove)).await
+    pub(super) async fn release_late(&self, grant: Grant, entry: EntryCleanup) -> bool {
+        self.release(self.unsent(Released::LateGrant(grant, entry), ReleaseKind::Remove)).await
     }
 
     /// Releases a grant that came too late and that may be pinned, as often as the others; returns whether the store
     /// has confirmed it. The caller waits for that: a new claim would wait behind the entry until the end of the pin.
-    pub(super) async fn unpin_late(&self, grant: Grant, pinned_until: BootInstant) -> bool {
-        let mut release = self.unsent(Released::LateGrant(grant), ReleaseKind::Unpin { pinned_until });
+    pub(super) async fn unpin_late(
+        &self,
+        grant: Grant,
+        entry: EntryCleanup,
+        pinned_until: BootInstant,
+    ) -> bool {
+        let late = Released::LateGrant(grant, entry);
+        let mut release = self.unsent(late, ReleaseKind::Unpin { pinned_until });
         let mut pauses = retry_pauses();
         loop {
             if let Some(outcome) = self.try_release(&release).await {
-                return outcome.is_ok();
+                return release.finish(outcome);
             }
             release.counted.get_or_insert_with(|| Counted::retried_release(self.keeper.info.scheme));
             let left = release.until.since(self.keeper.clock.now());
@@ -155,7 +169,8 @@ impl Releaser {
         };
         let (scheme, grant) = (keeper.info.scheme, of.grant());
         let (lock, token) = (grant.name().as_ref(), grant.token().get());
-        let span = debug_span!("release", lock, scheme, token, claim = ?grant.claim());
+        let span = contained(|| debug_span!("release", lock, scheme, token, claim = ?grant.claim()));
+        let span = span.unwrap_or_else(Span::none);
         Unconfirmed { of, kind, until, pauses: None, span, counted: None }
     }
 
@@ -163,9 +178,7 @@ impl Releaser {
     async fn release(&self, mut release: Unconfirmed) -> bool {
         let Self { keeper, active } = self;
         if let Some(outcome) = self.try_release(&release).await {
-            let is_confirmed = outcome.is_ok();
-            release.finish(outcome);
-            return is_confirmed;
+            return release.finish(outcome);
         }
         release.counted = Some(Counted::retried_release(keeper.info.scheme));
         active.releases().push(release, keeper.clock.now());
@@ -177,16 +190,23 @@ impl Releaser {
 
     /// Runs one worker: retries the release that is due first, until none is left.
     async fn retry_all(self) {
-        let Self { keeper, active } = &self;
-        while let Some((due, release)) = active.releases().pop() {
-            tokio::select! {
-                () = tokio::time::sleep_until(due) => {}
-                () = active.ended() => {}
+        while let Some((due, release)) = self.active.releases().pop() {
+            // A panic ends this retry only: the worker is counted until it finds the queue empty.
+            let _ = caught("release", self.retry(due, release)).await;
+        }
+    }
+
+    async fn retry(&self, due: Instant, release: Unconfirmed) {
+        let Self { keeper, active } = self;
+        tokio::select! {
+            () = tokio::time::sleep_until(due) => {}
+            () = active.ended() => {}
+        }
+        match self.try_release(&release).await {
+            Some(outcome) => {
+                release.finish(outcome);
             }
-            match self.try_release(&release).await {
-                Some(outcome) => release.finish(outcome),
-                None => active.releases().push(release, keeper.clock.now()),
-            }
+            None => active.releases().push(release, keeper.clock.now()),
         }
     }
 
@@ -199,8 +219,11 @@ impl Releaser {
         let Self { keeper, active } = self;
         let grant = release.of.grant();
         let name = grant.name();
-        // The end of a session that carries the holds ends this one too, and a closing client ends its session.
-        let closing = keeper.info.lifetime == Lifetime::Session && keeper.closing.is_cancelled();
+        // The end of a session that carries the holds ends this one too, and a closing client ends its session. A pin
+        // outlives both.
+        let closing = keeper.info.lifetime == Lifetime::Session
+            && keeper.closing.is_cancelled()
+            && !matches!(release.kind, ReleaseKind::Unpin { .. });
         if active.has_ended() || (closing && release.hold().is_some_and(|hold| hold.loss().is_some())) {
             let error = Error::new(ErrorKind::Unavailable, "release").with_lock(name);
             return Some(Err(error.with_message("the session ended before the store had confirmed it")));
@@ -215,7 +238,7 @@ impl Releaser {
             Ok(()) => return Some(Ok(())),
             Err(error) => error,
         };
-        debug!(error = format_args!("{error:#}"), "not released yet");
+        contained(|| debug!(error = format_args!("{error:#}"), "not released yet"));
         if keeper.clock.now() < release.until {
             if let Some(hold) = release.hold() {
                 hold.release_failed(error);
@@ -224,14 +247,16 @@ impl Releaser {
         }
         let mut outcome = Error::new(error.kind(), "release").with_lock(name).with_source(error);
         if keeper.info.lifetime == Lifetime::Session {
-            warn!(
-                lock = name.as_ref(),
-                scheme = keeper.info.scheme,
-                token = grant.token().get(),
-                claim = ?grant.claim(),
-                error = format_args!("{outcome:#}"),
-                "release given up"
-            );
+            contained(|| {
+                warn!(
+                    lock = name.as_ref(),
+                    scheme = keeper.info.scheme,
+                    token = grant.token().get(),
+                    claim = ?grant.claim(),
+                    error = format_args!("{outcome:#}"),
+                    "release given up"
+                );
+            });
             active.abandon(LossReason::ReleaseUnconfirmed);
             outcome =
                 outcome.with_message("not confirmed for a ttl; the session was ended, which frees the lock");
@@ -244,7 +269,7 @@ impl Released {
     fn grant(&self) -> &Grant {
         match self {
             Self::Hold(cleanup) => cleanup.hold().grant(),
-            Self::LateGrant(grant) => grant,
+            Self::LateGrant(grant, _) => grant,
         }
     }
 }
@@ -253,15 +278,21 @@ impl Unconfirmed {
     fn hold(&self) -> Option<&Arc<Hold>> {
         match &self.of {
             Released::Hold(cleanup) => Some(cleanup.hold()),
-            Released::LateGrant(_) => None,
+            Released::LateGrant(..) => None,
         }
     }
 
-    fn finish(self, outcome: Result<()>) {
-        if let Some(hold) = self.hold() {
-            hold.finish(outcome);
-            self.span.in_scope(|| debug!("hold ended"));
+    /// Ends the release; returns whether it is confirmed.
+    fn finish(self, outcome: Result<()>) -> bool {
+        let is_confirmed = outcome.is_ok();
+        match self.of {
+            Released::Hold(cleanup) => {
+                cleanup.hold().finish(outcome);
+                contained(|| self.span.in_scope(|| debug!("hold ended")));
+            }
+            Released::LateGrant(_, mut entry) => entry.done(),
         }
+        is_confirmed
     }
 }
 

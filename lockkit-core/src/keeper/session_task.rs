@@ -9,6 +9,7 @@
 //! * Opening takes most of the ttl: the session is renewed before it is used, or discarded.
 //! * The client closes while a session is being opened: a task closes it once it is open.
 //! * The store ends every session at once: the pauses grow.
+//! * A log subscriber or a metrics recorder panics at a report: the session is kept ([`caught`](super::caught)).
 
 use std::{
     sync::{Arc, OnceLock},
@@ -16,11 +17,11 @@ use std::{
 };
 
 use tokio::task::JoinHandle;
-use tracing::{Instrument, debug, debug_span, info, warn};
+use tracing::{Instrument, Span, debug, debug_span, info, warn};
 
 use super::{
-    ConnectPolicy, Keeper, active_session::ActiveSession, caught, closing::close_once_open, loss::LossReason,
-    panicked,
+    ConnectPolicy, Keeper, active_session::ActiveSession, caught, caught::contained,
+    closing::close_once_open, loss::LossReason, panicked,
 };
 use crate::{
     Error, ErrorKind, Result, Status,
@@ -68,7 +69,7 @@ impl SessionTask {
         let keeper = &self.keeper;
         let mut first = true;
         let mut pauses = retry_pauses();
-        // Sessions that are being closed: the lost one, and one that was still being opened when the client closed.
+        // Sessions that are being closed: lost ones, and one that was still being opened when the client closed.
         let mut endings = Vec::new();
         let outcome = loop {
             let active = match self.open_session(first, &mut pauses).await {
@@ -81,8 +82,8 @@ impl SessionTask {
             };
             if let Err(error) = self.renew_if_late(&active).await {
                 let scheme = keeper.info.scheme;
-                warn!(scheme, error = format_args!("{error:#}"), "session opened too late");
-                endings = vec![self.start_closing(&active)];
+                contained(|| warn!(scheme, error = format_args!("{error:#}"), "session opened too late"));
+                self.add_closing(&mut endings, &active);
                 if first {
                     if self.is_final(&error) {
                         return self.refuse(error, endings).await;
@@ -97,15 +98,15 @@ impl SessionTask {
             metrics::session_opened(keeper.info.scheme);
             keeper.current.set_open(&active);
             match self.keep_session(&active).await {
-                SessionEnd::Closing => break self.close_session(&active).await,
+                SessionEnd::Closing => break self.close_session(&active, endings).await,
                 SessionEnd::Lost(why) => {
                     let scheme = keeper.info.scheme;
-                    warn!(scheme, reason = why.label(), "session lost: {}", why.text());
+                    contained(|| warn!(scheme, reason = why.label(), "session lost: {}", why.text()));
                     metrics::session_lost(scheme, why);
                     keeper.current.set_lost();
                     active.end(why);
                     keeper.holds.lose_all(why);
-                    endings = vec![self.start_closing(&active)];
+                    self.add_closing(&mut endings, &active);
                     if active.armed_at() > opened_at {
                         pauses = retry_pauses();
                     } else {
@@ -151,7 +152,7 @@ impl SessionTask {
             let error = match opened {
                 Ok(session) => {
                     let active = ActiveSession::new(session, asked_at);
-                    info!(scheme = keeper.info.scheme, ttl = ?active.ttl(), "session opened");
+                    contained(|| info!(scheme = keeper.info.scheme, ttl = ?active.ttl(), "session opened"));
                     return Ok(OpenOutcome::Opened(Arc::new(active)));
                 }
                 Err(error) => error,
@@ -159,7 +160,8 @@ impl SessionTask {
             if first && self.is_final(&error) {
                 return Err(error);
             }
-            warn!(scheme = keeper.info.scheme, error = format_args!("{error:#}"), "no new session yet");
+            let scheme = keeper.info.scheme;
+            contained(|| warn!(scheme, error = format_args!("{error:#}"), "no new session yet"));
             if first {
                 keeper.current.set_not_opened(error);
             }
@@ -270,6 +272,7 @@ impl SessionTask {
         let session = Arc::clone(active.session());
         let held = self.keeper.holds.to_renew();
         let (scheme, count) = (self.keeper.info.scheme, held.len());
+        let span = contained(|| debug_span!("heartbeat", scheme, held = count));
         self.keeper.runtime.spawn(
             async move {
                 let sent = Moment::now();
@@ -277,7 +280,7 @@ impl SessionTask {
                 metrics::heartbeat(scheme, sent, &renewals.session);
                 renewals
             }
-            .instrument(debug_span!("heartbeat", scheme, held = count)),
+            .instrument(span.unwrap_or_else(Span::none)),
         )
     }
 
@@ -296,11 +299,8 @@ impl SessionTask {
                 }
                 Renewal::Gone => hold.lose(LossReason::EntryGone),
                 Renewal::Unknown(error) => {
-                    debug!(
-                        lock = hold.grant().name().as_ref(),
-                        error = format_args!("{error:#}"),
-                        "hold not renewed"
-                    )
+                    let lock = hold.grant().name().as_ref();
+                    contained(|| debug!(lock, error = format_args!("{error:#}"), "hold not renewed"));
                 }
             }
         }
@@ -317,7 +317,7 @@ impl SessionTask {
             }
             Renewal::Unknown(error) => {
                 let scheme = self.keeper.info.scheme;
-                warn!(scheme, error = format_args!("{error:#}"), "session not renewed");
+                contained(|| warn!(scheme, error = format_args!("{error:#}"), "session not renewed"));
                 None
             }
         }

@@ -51,12 +51,30 @@ async fn late_grant_is_released_although_its_session_lives() {
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn late_grant_is_renewed_at_once() {
-    let backend = Scripted::new(Lifetime::Hold);
-    // Its deadline comes before the next heartbeat, which is due a ttl after the session was opened.
-    let guard = granted_after(&backend, TTL * 9 / 10).await.unwrap();
-    sleep(TTL * 3).await;
-    assert!(guard.is_held(), "{:?}", guard.check());
-    assert_eq!(u64::from(guard.token()), 1);
+    for lifetime in [Lifetime::Session, Lifetime::Hold] {
+        let backend = Scripted::new(lifetime);
+        // Its deadline comes before the next heartbeat, which is due a ttl after the session was opened.
+        let guard = granted_after(&backend, TTL * 9 / 10).await.unwrap();
+        sleep(TTL * 3).await;
+        assert!(guard.is_held(), "{lifetime:?}: {:?}", guard.check());
+        assert_eq!((u64::from(guard.token()), backend.script.opened.load(Ordering::SeqCst)), (1, 1));
+    }
+}
+
+/// Its deadline comes before the first regular heartbeat that carries it, and would cost the session.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn grant_whose_pin_took_long_is_renewed_at_once() {
+    let backend = Scripted::with_pins(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let interval = client.ttl() / 3;
+    let other = client.lock("other").unwrap().acquire().await.unwrap();
+    script.pin_takes_ms.store((interval * 22 / 10).as_millis() as u64, Ordering::SeqCst);
+    sleep(interval * 95 / 100).await;
+    let pinned = client.lock(NAME).unwrap().hold_at_least(TTL).acquire().await.unwrap();
+    sleep(client.ttl() * 2).await;
+    assert!(pinned.is_held() && other.is_held(), "{:?}", (pinned.check(), other.check()));
+    assert_eq!((u64::from(pinned.token()), script.opened.load(Ordering::SeqCst)), (2, 1));
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]

@@ -397,3 +397,58 @@ fn heartbeat_takes_from_its_sending_to_its_answer() {
         assert_eq!(seconds(&taken, "lockkit.renewal.margin", ("scheme", "scripted")).len(), 1);
     });
 }
+
+/// A recorder that panics at everything.
+struct Panicking;
+
+impl metrics::Recorder for Panicking {
+    fn describe_counter(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {
+        panics()
+    }
+
+    fn describe_gauge(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {
+        panics()
+    }
+
+    fn describe_histogram(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {
+        panics()
+    }
+
+    fn register_counter(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
+        panics()
+    }
+
+    fn register_gauge(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
+        panics()
+    }
+
+    fn register_histogram(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
+        panics()
+    }
+}
+
+fn panics() -> ! {
+    std::panic::panic_any("panics on request")
+}
+
+#[test]
+fn recorder_that_panics_prevents_nothing() {
+    metrics::with_local_recorder(&Panicking, || {
+        on_paused_clock(async {
+            let server = MemoryServer::new();
+            let client = client(&server).await;
+            let lock = client.lock(NAME).unwrap();
+            let guard = lock.acquire().await.unwrap();
+            sleep(TTL * 3).await;
+            assert!(guard.is_held(), "{:?}", guard.check());
+            guard.release().await.unwrap();
+            assert!(server.is_empty());
+            let guard = lock.acquire().await.unwrap();
+            server.expire_all();
+            in_time(guard.lost()).await;
+            eventually(TTL, "connected again", || client.status().current() == Status::Connected).await;
+            assert!(lock.acquire().await.unwrap().is_held());
+            client.close().await.unwrap();
+        });
+    });
+}

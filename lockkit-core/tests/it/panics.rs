@@ -1,16 +1,20 @@
-//! Backends that panic in the middle of a call.
+//! Backends, subscribers and clocks that panic in the middle of a call.
 
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
 
-use crate::common::{NAME, TTL, client, eventually, in_time, kind};
+use crate::common::{NAME, TTL, client, eventually, in_time, kind, name};
 use crate::scripted::Scripted;
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, LockClient, Status, TimeSource, backend::Lifetime, memory::MemoryServer,
 };
-use tracing_subscriber::layer::SubscriberExt;
+use tracing::{Subscriber, span, subscriber::DefaultGuard};
+use tracing_subscriber::{
+    Layer, Registry,
+    layer::{Context, SubscriberExt},
+};
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn client_recovers_from_a_panic_while_opening() {
@@ -71,23 +75,127 @@ async fn heartbeat_that_panics_is_repeated_in_its_session() {
 /// A subscriber that panics at each event of this module.
 struct PanickingLog(&'static str);
 
-impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for PanickingLog {
-    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+impl<S: Subscriber> Layer<S> for PanickingLog {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
         assert_ne!(event.metadata().target(), self.0, "panics on request");
     }
+}
+
+/// A subscriber that panics at each new span with this name.
+struct PanickingSpans(&'static str);
+
+impl<S: Subscriber> Layer<S> for PanickingSpans {
+    fn on_new_span(&self, new: &span::Attributes<'_>, _: &span::Id, _: Context<'_, S>) {
+        assert_ne!(new.metadata().name(), self.0, "panics on request");
+    }
+}
+
+/// A subscriber that panics once, when it enters a span with this name.
+struct PanicsOnce(&'static str, AtomicBool);
+
+impl Layer<Registry> for PanicsOnce {
+    fn on_enter(&self, id: &span::Id, context: Context<'_, Registry>) {
+        let is_it = context.span(id).is_some_and(|span| span.name() == self.0);
+        assert!(!is_it || self.1.swap(true, Ordering::SeqCst), "panics on request");
+    }
+}
+
+/// Sets the subscriber of this thread.
+fn logging_to(layer: impl Layer<Registry> + Send + Sync + 'static) -> DefaultGuard {
+    tracing::subscriber::set_default(tracing_subscriber::registry().with(layer))
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn subscriber_that_panics_prevents_no_release() {
     for module in ["lockkit_core::keeper::claim_task", "lockkit_core::keeper::ending"] {
         let server = MemoryServer::new();
-        let lock = client(&server).await.lock(NAME).unwrap().max_hold(TTL / 2);
-        let log = tracing_subscriber::registry().with(PanickingLog(module));
-        let _log = tracing::subscriber::set_default(log);
+        let client = client(&server).await;
+        let other = client.lock("other").unwrap().acquire().await.unwrap();
+        let lock = client.lock(NAME).unwrap().max_hold(TTL / 2);
+        let _log = logging_to(PanickingLog(module));
         let guard = lock.acquire().await.unwrap();
         assert_eq!(in_time(guard.lost()).await.kind(), ErrorKind::Lost, "{module}");
-        eventually(TTL, "released", || server.is_empty()).await;
+        eventually(TTL, "released", || server.inspect(&name()).holder.is_none()).await;
+        assert!(other.is_held(), "{module}: not by the end of its session");
     }
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn subscriber_that_panics_at_a_late_grant_prevents_no_release() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let lock = client.lock(NAME).unwrap();
+    let _log = logging_to(PanickingLog("lockkit_core::keeper::claim_task"));
+    script.late.store(true, Ordering::SeqCst);
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    tokio::time::sleep(TTL * 2).await;
+    script.late.store(false, Ordering::SeqCst);
+    script.grants.notify_one();
+    assert!(in_time(acquiring).await.unwrap().unwrap().is_held());
+    assert_eq!(script.releases.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn subscriber_that_panics_prevents_no_retry_of_a_release() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let lock = client.lock(NAME).unwrap();
+    let _log = logging_to(PanickingLog("lockkit_core::keeper::releases"));
+    let guard = lock.acquire().await.unwrap();
+    script.releases_refused.store(true, Ordering::SeqCst);
+    drop(guard);
+    eventually(TTL, "refused twice", || script.releases_tried.load(Ordering::SeqCst) == 2).await;
+    script.releases_refused.store(false, Ordering::SeqCst);
+    eventually(TTL, "released", || script.releases.load(Ordering::SeqCst) == 1).await;
+    assert_eq!(script.opened.load(Ordering::SeqCst), 1);
+    let guard = lock.acquire().await.unwrap();
+    script.releases_refused.store(true, Ordering::SeqCst);
+    drop(guard);
+    eventually(TTL * 2, "given up with its session", || script.opened.load(Ordering::SeqCst) == 2).await;
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn subscriber_that_panics_ends_no_session_and_no_client() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    let _log = logging_to(PanickingLog("lockkit_core::keeper::session_task"));
+    script.silent.store(true, Ordering::SeqCst);
+    eventually(TTL, "not renewed", || script.heartbeats.load(Ordering::SeqCst) == 2).await;
+    script.silent.store(false, Ordering::SeqCst);
+    tokio::time::sleep(TTL * 2).await;
+    assert!(guard.is_held(), "{:?}", guard.check());
+    script.lose_session.notify_one();
+    eventually(TTL, "a new session", || script.opened.load(Ordering::SeqCst) == 2).await;
+    eventually(TTL, "connected again", || client.status().current() == Status::Connected).await;
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn subscriber_that_panics_at_a_new_span_prevents_nothing() {
+    for span in ["hold", "release", "heartbeat"] {
+        let server = MemoryServer::new();
+        let lock = client(&server).await.lock(NAME).unwrap();
+        let _log = logging_to(PanickingSpans(span));
+        let guard = lock.acquire().await.expect(span);
+        tokio::time::sleep(TTL * 2).await;
+        assert!(guard.is_held(), "{span}: {:?}", guard.check());
+        guard.release().await.expect(span);
+        assert!(server.is_empty(), "{span}");
+    }
+}
+
+/// A panic that is not caught drops the release. The session would renew the entry for ever.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn release_that_a_panic_drops_ends_with_its_session() {
+    let server = MemoryServer::new();
+    let lock = client(&server).await.lock(NAME).unwrap();
+    let _log = logging_to(PanicsOnce("release", AtomicBool::new(false)));
+    drop(lock.acquire().await.unwrap());
+    eventually(TTL, "the entry is gone", || server.is_empty()).await;
+    assert!(in_time(lock.acquire()).await.unwrap().is_held(), "the client still works");
 }
 
 /// A clock of the user, whose next reading panics if the test says so.

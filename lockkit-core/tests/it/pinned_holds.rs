@@ -153,6 +153,33 @@ async fn late_pinned_grant_that_is_never_released_is_an_error_instead_of_a_wait(
     assert_eq!(backend.script.claims.load(Ordering::SeqCst), 1);
 }
 
+/// Its release is like any other, also after its deadline: it is not retried until the end of a pin that was never sent.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn grant_that_nobody_wants_any_more_is_not_pinned() {
+    for delay in [Duration::ZERO, TTL * 2] {
+        let backend = Scripted::with_pins(Lifetime::Hold);
+        let script = &backend.script;
+        let client = backend.client().await;
+        let lock = client.lock(NAME).unwrap().hold_at_least(AT_LEAST);
+        script.late.store(true, Ordering::SeqCst);
+        let acquiring = tokio::spawn(async move { lock.acquire().await });
+        settle().await;
+        acquiring.abort();
+        sleep(delay).await;
+        settle().await;
+        script.releases_refused.store(true, Ordering::SeqCst);
+        script.grants.notify_one();
+        settle().await;
+        assert_eq!(script.releases_tried.load(Ordering::SeqCst), 1, "{delay:?}");
+        sleep(client.ttl() + RETRY_PAUSE_MAX).await;
+        let tried = script.releases_tried.load(Ordering::SeqCst);
+        script.releases_refused.store(false, Ordering::SeqCst);
+        sleep(AT_LEAST).await;
+        assert_eq!(script.releases_tried.load(Ordering::SeqCst), tried, "{delay:?}");
+        assert_eq!(script.pins.load(Ordering::SeqCst), 0, "{delay:?}");
+    }
+}
+
 /// The store has executed the pin, and the end of the session removes nothing.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn pin_without_an_answer_whose_session_ends_is_an_error() {
@@ -181,6 +208,23 @@ async fn hold_that_ends_before_its_caller_looks_is_not_returned_without_its_pin(
     holder.release().await.unwrap();
     sleep(TTL * 2).await;
     assert!(server.is_empty(), "its pin is removed");
+    assert_eq!(kind(acquiring.await), ErrorKind::Lost);
+}
+
+/// The client closes before the caller is polled: nobody had the hold, and the end of its session does not end its pin.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn client_that_closes_before_its_caller_looks_leaves_no_pin() {
+    let server = MemoryServer::new();
+    let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
+    let closing = client(&server).await;
+    let lock = closing.lock(NAME).unwrap().hold_at_least(AT_LEAST);
+    let mut acquiring = Box::pin(lock.acquire());
+    assert!(timeout(Duration::from_millis(1), &mut acquiring).await.is_err());
+    holder.release().await.unwrap();
+    settle().await;
+    assert!(server.inspect(&name()).holder.is_some(), "granted");
+    closing.close().await.unwrap();
+    assert_eq!(granted_after(&lock_of_new_client(&server).await).await, Duration::ZERO);
     assert_eq!(kind(acquiring.await), ErrorKind::Lost);
 }
 

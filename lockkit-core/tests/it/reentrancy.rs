@@ -203,6 +203,28 @@ async fn granted_try_is_shared_with_waiting_calls_of_its_owner() {
     assert!(server.is_empty());
 }
 
+/// The store answers the second one as busy: its own owner holds the lock.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn overlapping_tries_of_one_owner_share_the_hold() {
+    let server = MemoryServer::new();
+    let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
+    server.hold_requests();
+    let trying =
+        [lock.clone(), lock.clone()].map(|lock| tokio::spawn(async move { lock.try_acquire().await }));
+    settle().await;
+    assert_eq!(server.held_requests(), 2, "each has asked the server");
+    server.deliver_requests();
+    let mut guards = Vec::new();
+    for trying in trying {
+        guards.push(trying.await.unwrap().unwrap().expect("its owner holds the lock"));
+    }
+    assert_eq!(guards[0].token(), guards[1].token(), "one hold");
+    guards.pop();
+    assert!(guards[0].is_held());
+    drop(guards);
+    eventually(TTL, "released by the last", || server.is_empty()).await;
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn hold_being_released_is_not_re_entered() {
     let server = MemoryServer::new();

@@ -87,6 +87,7 @@ pub(crate) struct Script {
     pub(crate) silent: AtomicBool,
     /// Sessions are granted half of the requested ttl.
     pub(crate) ttl_is_halved: AtomicBool,
+    pub(crate) pins: AtomicU64,
     /// How long the answer to a pin takes.
     pub(crate) pin_takes_ms: AtomicU64,
     /// Pins are denied.
@@ -332,6 +333,7 @@ impl Elections for ScriptedSession {
 #[async_trait]
 impl Pins for ScriptedSession {
     async fn pin(&self, _: &Grant, _: Duration) -> Result<bool> {
+        self.script.pins.fetch_add(1, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(self.script.pin_takes_ms.load(Ordering::SeqCst))).await;
         match self.script.pins_denied.load(Ordering::SeqCst) {
             true => Err(Error::new(ErrorKind::Denied, "pin")),

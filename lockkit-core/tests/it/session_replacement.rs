@@ -135,6 +135,45 @@ async fn close_also_closes_a_session_that_was_just_lost() {
     }
 }
 
+/// A new session is open, and the client closes it at once.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn close_waits_for_a_lost_session_that_is_still_being_closed() {
+    for answers in [false, true] {
+        let backend = Scripted::new(Lifetime::Session);
+        let script = &backend.script;
+        let client = backend.client().await;
+        script.unclosable.store(1, Ordering::SeqCst);
+        script.lose_session.notify_one();
+        eventually(TTL, "a new session", || script.opened.load(Ordering::SeqCst) == 2).await;
+        eventually(TTL, "it is used", || client.status().current() == Status::Connected).await;
+        let start = Instant::now();
+        let (closed, ()) = tokio::join!(client.close(), async {
+            sleep(TTL / 2).await;
+            script.unclosable.store(u64::from(!answers), Ordering::SeqCst);
+        });
+        assert_eq!(closed.is_ok(), answers, "{closed:?}");
+        assert_eq!(script.closed.load(Ordering::SeqCst), 1 + u64::from(answers));
+        assert!(start.elapsed() <= TTL + Duration::from_millis(10), "{:?}", start.elapsed());
+    }
+}
+
+/// Two lost sessions are still being closed: the second one does not replace the first.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn close_waits_for_each_lost_session() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.unclosable.store(1, Ordering::SeqCst);
+    for lost in 1..=2 {
+        script.lose_session.notify_one();
+        eventually(TTL, "a new session", || script.opened.load(Ordering::SeqCst) == lost + 1).await;
+        eventually(TTL, "it is used", || client.status().current() == Status::Connected).await;
+    }
+    assert_eq!(script.closed.load(Ordering::SeqCst), 1, "the second one");
+    assert_eq!(kind(client.close().await), ErrorKind::Unavailable);
+    assert_eq!(script.closed.load(Ordering::SeqCst), 2, "the open one");
+}
+
 /// When the client closes, the old session is still being closed and the new one is being opened.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn close_takes_one_ttl_while_a_lost_session_is_reopened() {
