@@ -12,11 +12,8 @@ use tokio::{runtime::Handle, time::sleep};
 const LOCKS: usize = 20;
 
 /// How `Debug` shows empty tables, and that no task is parked.
-const EMPTY_TABLES: [&str; 3] = [
-    "Table { holds: {}, ",
-    "reentry: ReentryTable(Mutex { data: {}, ",
-    "parked: Parked { is_taken: false",
-];
+const EMPTY_TABLES: [&str; 3] =
+    ["Table { holds: {}, ", "reentry: ReentryTable(Mutex { data: {}, ", "parked: Parked { is_taken: false"];
 
 /// Two clients of one server, and the number of tasks while both are idle.
 struct Fixture {
