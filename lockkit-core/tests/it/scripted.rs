@@ -101,15 +101,20 @@ pub(crate) struct Scripted {
     pub(crate) script: Arc<Script>,
     pub(crate) lifetime: Lifetime,
     has_pins: bool,
+    heartbeats_per_ttl: u32,
 }
 
 impl Scripted {
     pub(crate) fn new(lifetime: Lifetime) -> Self {
-        Self { script: Arc::default(), lifetime, has_pins: false }
+        Self { script: Arc::default(), lifetime, has_pins: false, heartbeats_per_ttl: 3 }
     }
 
     pub(crate) fn with_pins(lifetime: Lifetime) -> Self {
         Self { has_pins: true, ..Self::new(lifetime) }
+    }
+
+    pub(crate) fn with_heartbeats(lifetime: Lifetime, heartbeats_per_ttl: u32) -> Self {
+        Self { heartbeats_per_ttl, ..Self::new(lifetime) }
     }
 
     pub(crate) async fn client(&self) -> LockClient {
@@ -126,7 +131,7 @@ impl Backend for Scripted {
         info.powers.pins = self.has_pins;
         info.heartbeat = match self.lifetime {
             Lifetime::Process => HeartbeatInterval::Every(TTL / 3),
-            _ => HeartbeatInterval::PerTtl(3),
+            _ => HeartbeatInterval::PerTtl(self.heartbeats_per_ttl),
         };
         info
     }
