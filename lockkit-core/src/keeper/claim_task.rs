@@ -285,10 +285,11 @@ impl ClaimTask {
         let ending = Ending::new(keeper, Arc::clone(&active), key, pinned_until, token, spans);
         let hold = Hold::new(grant, active.ttl(), request.max_hold, keeper.clock.clone());
         keeper.holds.add(&hold);
-        // A grant that arrives, or is pinned, more than a heartbeat interval after its request could expire before the
-        // next heartbeat: those that were sent before do not carry it.
+        // The heartbeats that were sent before do not carry it. If fewer than two intervals are left of its lifetime, the
+        // next one may be too late. Where heartbeats are many, an age of several intervals is nothing special.
         let heartbeat = keeper.info.heartbeat.interval(active.ttl());
-        if keeper.info.lifetime != Lifetime::Process && keeper.clock.now().since(armed_at) > heartbeat {
+        let late = heartbeat.max(active.ttl().saturating_sub(heartbeat.saturating_mul(2)));
+        if keeper.info.lifetime != Lifetime::Process && keeper.clock.now().since(armed_at) > late {
             active.request_heartbeat();
         }
         // Checked after the insert: a session that ended before the insert did not mark this hold lost.

@@ -4,7 +4,7 @@
 //! guard waits for a task that has ended. Each value is created before its task is spawned, because a task that is
 //! spawned after the end of its runtime is dropped without a poll.
 //!
-//! Failure case: a panic that is not [`caught`](super::caught) drops a task while the runtime and the session live on. The
+//! Failure case: a panic that is not [`caught`](mod@super::caught) drops a task while the runtime and the session live on. The
 //! callers get `Closed`, and an entry that is left without a hold or a release would be renewed with its session. So that
 //! session is given up ([`EntryCleanup`]); a hold with a lifetime of its own ends by itself.
 

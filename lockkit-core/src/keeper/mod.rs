@@ -29,8 +29,8 @@
 //!   have left an entry, the session is abandoned.
 //! * The server ends every session at once: [`session_task`] opens the next ones with growing pauses.
 //! * Opening a session takes most of its ttl: [`session_task`] renews it before it is used.
-//! * A grant, or the answer to its pin, arrives more than a heartbeat interval after its request: [`claim_task`] requests
-//!   a heartbeat at once, because the next regular one may be too late.
+//! * A grant, or the answer to its pin, arrives when fewer than two heartbeat intervals are left of its lifetime:
+//!   [`claim_task`] requests a heartbeat at once, because the next regular one may be too late.
 //! * The grant of a pinned hold comes when nobody wants it any more: [`claim_task`] releases it; a hold that a caller had
 //!   is left to its pin.
 //! * The runtime ends and drops every task: [`cleanup`] and [`closing`] return `Closed` to all who wait.

@@ -9,7 +9,7 @@
 //! * Opening takes most of the ttl: the session is renewed before it is used, or discarded.
 //! * The client closes while a session is being opened: a task closes it once it is open.
 //! * The store ends every session at once: the pauses grow.
-//! * A log subscriber or a metrics recorder panics at a report: the session is kept ([`caught`](super::caught)).
+//! * A log subscriber or a metrics recorder panics at a report: the session is kept ([`caught`](mod@super::caught)).
 
 use std::{
     sync::{Arc, OnceLock},

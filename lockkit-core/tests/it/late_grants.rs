@@ -97,6 +97,27 @@ async fn grant_that_took_more_than_a_heartbeat_interval_is_renewed_at_once() {
     assert_eq!(script.heartbeats.load(Ordering::SeqCst), before + 1);
 }
 
+/// A lease at ZooKeeper counts from a quarter of its ttl ago at best: no grant there is late because of that.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn grant_that_many_heartbeats_can_still_renew_requests_none() {
+    let backend = Scripted::with_heartbeats(Lifetime::Session, 10);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.late.store(true, Ordering::SeqCst);
+    let lock = client.lock(NAME).unwrap();
+    let (guard, before) = tokio::join!(lock.acquire(), async {
+        sleep(client.ttl() / 2 + Duration::from_millis(100)).await;
+        let before = script.heartbeats.load(Ordering::SeqCst);
+        script.grants.notify_one();
+        before
+    });
+    let guard = guard.unwrap();
+    settle().await;
+    assert_eq!(script.heartbeats.load(Ordering::SeqCst), before);
+    sleep(client.ttl() * 2).await;
+    assert!(guard.is_held(), "{:?}", guard.check());
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn heartbeat_requested_during_a_pending_one_that_fails_is_not_put_off() {
     let backend = Scripted::new(Lifetime::Hold);

@@ -35,7 +35,7 @@ fn recorded(scenario: impl AsyncFnOnce(&Emitted)) {
 }
 
 /// Runs a future on a runtime of its own, whose tasks are dropped with it.
-fn on_paused_clock<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn on_paused_clock<T>(future: impl Future<Output = T>) -> T {
     Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(future)
 }
 
@@ -395,60 +395,5 @@ fn heartbeat_takes_from_its_sending_to_its_answer() {
         let took = seconds(&taken, "lockkit.heartbeat.duration", ("outcome", "renewed"));
         assert!(matches!(took[..], [took] if (1.0..1.1).contains(&took)), "{took:?}");
         assert_eq!(seconds(&taken, "lockkit.renewal.margin", ("scheme", "scripted")).len(), 1);
-    });
-}
-
-/// A recorder that panics at everything.
-struct Panicking;
-
-impl metrics::Recorder for Panicking {
-    fn describe_counter(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {
-        panics()
-    }
-
-    fn describe_gauge(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {
-        panics()
-    }
-
-    fn describe_histogram(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {
-        panics()
-    }
-
-    fn register_counter(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
-        panics()
-    }
-
-    fn register_gauge(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
-        panics()
-    }
-
-    fn register_histogram(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
-        panics()
-    }
-}
-
-fn panics() -> ! {
-    std::panic::panic_any("panics on request")
-}
-
-#[test]
-fn recorder_that_panics_prevents_nothing() {
-    metrics::with_local_recorder(&Panicking, || {
-        on_paused_clock(async {
-            let server = MemoryServer::new();
-            let client = client(&server).await;
-            let lock = client.lock(NAME).unwrap();
-            let guard = lock.acquire().await.unwrap();
-            sleep(TTL * 3).await;
-            assert!(guard.is_held(), "{:?}", guard.check());
-            guard.release().await.unwrap();
-            assert!(server.is_empty());
-            let guard = lock.acquire().await.unwrap();
-            server.expire_all();
-            in_time(guard.lost()).await;
-            eventually(TTL, "connected again", || client.status().current() == Status::Connected).await;
-            assert!(lock.acquire().await.unwrap().is_held());
-            client.close().await.unwrap();
-        });
     });
 }

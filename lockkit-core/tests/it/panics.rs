@@ -5,15 +5,20 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use crate::common::{NAME, TTL, client, eventually, in_time, kind, name};
-use crate::scripted::Scripted;
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, LockClient, Status, TimeSource, backend::Lifetime, memory::MemoryServer,
 };
+use tokio::time::sleep;
 use tracing::{Subscriber, span, subscriber::DefaultGuard};
 use tracing_subscriber::{
     Layer, Registry,
     layer::{Context, SubscriberExt},
+};
+
+use crate::{
+    common::{NAME, TTL, client, eventually, in_time, kind, name},
+    metrics::on_paused_clock,
+    scripted::Scripted,
 };
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
@@ -223,4 +228,70 @@ async fn panicked_session_task_ends_the_observations_of_its_client() {
     assert_eq!(kind(in_time(observer.next()).await.unwrap()), ErrorKind::Closed);
     assert_eq!(client.status().current(), Status::Closed);
     eventually(TTL, "its other tasks end too", || tasks() == before).await;
+}
+
+/// A recorder that panics at everything.
+struct Panicking;
+
+impl ::metrics::Recorder for Panicking {
+    fn describe_counter(
+        &self,
+        _: ::metrics::KeyName,
+        _: Option<::metrics::Unit>,
+        _: ::metrics::SharedString,
+    ) {
+        panics()
+    }
+
+    fn describe_gauge(&self, _: ::metrics::KeyName, _: Option<::metrics::Unit>, _: ::metrics::SharedString) {
+        panics()
+    }
+
+    fn describe_histogram(
+        &self,
+        _: ::metrics::KeyName,
+        _: Option<::metrics::Unit>,
+        _: ::metrics::SharedString,
+    ) {
+        panics()
+    }
+
+    fn register_counter(&self, _: &::metrics::Key, _: &::metrics::Metadata<'_>) -> ::metrics::Counter {
+        panics()
+    }
+
+    fn register_gauge(&self, _: &::metrics::Key, _: &::metrics::Metadata<'_>) -> ::metrics::Gauge {
+        panics()
+    }
+
+    fn register_histogram(&self, _: &::metrics::Key, _: &::metrics::Metadata<'_>) -> ::metrics::Histogram {
+        panics()
+    }
+}
+
+#[expect(clippy::panic, reason = "the recorder is to panic")]
+fn panics() -> ! {
+    panic!("on request")
+}
+
+#[test]
+fn recorder_that_panics_prevents_nothing() {
+    ::metrics::with_local_recorder(&Panicking, || {
+        on_paused_clock(async {
+            let server = MemoryServer::new();
+            let client = client(&server).await;
+            let lock = client.lock(NAME).unwrap();
+            let guard = lock.acquire().await.unwrap();
+            sleep(TTL * 3).await;
+            assert!(guard.is_held(), "{:?}", guard.check());
+            guard.release().await.unwrap();
+            assert!(server.is_empty());
+            let guard = lock.acquire().await.unwrap();
+            server.expire_all();
+            in_time(guard.lost()).await;
+            eventually(TTL, "connected again", || client.status().current() == Status::Connected).await;
+            assert!(lock.acquire().await.unwrap().is_held());
+            client.close().await.unwrap();
+        });
+    });
 }

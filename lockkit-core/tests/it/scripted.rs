@@ -105,11 +105,18 @@ pub(crate) struct Scripted {
     pub(crate) lifetime: Lifetime,
     has_pins: bool,
     has_elections: bool,
+    heartbeats_per_ttl: u32,
 }
 
 impl Scripted {
     pub(crate) fn new(lifetime: Lifetime) -> Self {
-        Self { script: Arc::default(), lifetime, has_pins: false, has_elections: false }
+        Self {
+            script: Arc::default(),
+            lifetime,
+            has_pins: false,
+            has_elections: false,
+            heartbeats_per_ttl: 3,
+        }
     }
 
     pub(crate) fn with_pins(lifetime: Lifetime) -> Self {
@@ -118,6 +125,10 @@ impl Scripted {
 
     pub(crate) fn with_elections(lifetime: Lifetime) -> Self {
         Self { has_elections: true, ..Self::new(lifetime) }
+    }
+
+    pub(crate) fn with_heartbeats(lifetime: Lifetime, heartbeats_per_ttl: u32) -> Self {
+        Self { heartbeats_per_ttl, ..Self::new(lifetime) }
     }
 
     pub(crate) async fn client(&self) -> LockClient {
@@ -135,7 +146,7 @@ impl Backend for Scripted {
         info.powers.elections = self.has_elections;
         info.heartbeat = match self.lifetime {
             Lifetime::Process => HeartbeatInterval::Every(TTL / 3),
-            _ => HeartbeatInterval::PerTtl(3),
+            _ => HeartbeatInterval::PerTtl(self.heartbeats_per_ttl),
         };
         info
     }

@@ -9,6 +9,7 @@ mod budget;
 mod busy;
 mod cancel;
 mod common;
+mod deletions;
 mod elections;
 mod evidence;
 mod fallbacks;

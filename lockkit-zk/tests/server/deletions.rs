@@ -1,0 +1,130 @@
+//! Nodes that an operator deletes.
+
+use lockkit_core::backend::Renewal;
+use lockkit_testbed::{Direction, Flow, Proxy};
+
+use crate::common::{
+    LONG, SHORT, acquire, enqueued, fresh_name, heartbeat, is_entry_gone, is_renewed, mark, node, own_server,
+    patient_url, queue, release, session, session_at, shared, until, watching,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_delete_of_a_holders_node_ends_only_that_hold() {
+    let server = shared();
+    for form in ["curator", "single"] {
+        let url = format!("{}/?form={form}", server.url());
+        let (session, other) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
+        let (name, kept_name) = (fresh_name(), fresh_name());
+        let deleted = acquire(&session, &name).await;
+        let kept = acquire(&session, &kept_name).await;
+        let deleted_node = match form {
+            "single" => node(&name),
+            _ => format!("{}/{}", node(&name), queue(server, &name)[0]),
+        };
+        assert!(server.delete(&deleted_node).unwrap());
+        // In the single form, the next holder's node has the same name.
+        let next = acquire(&other, &name).await;
+        let heartbeat = heartbeat(&session, &[&deleted, &kept]).await;
+        assert!(is_renewed(&heartbeat.session), "{heartbeat:?}");
+        for (id, renewal) in heartbeat.holds {
+            assert_eq!(matches!(renewal, Renewal::Gone), id == deleted.claim(), "{form}: {renewal:?}");
+        }
+        release(&session, &deleted).await;
+        assert!(
+            is_renewed(&crate::common::heartbeat(&other, &[&next]).await.holds[0].1),
+            "the newer grant is gone"
+        );
+        release(&other, &next).await;
+        release(&session, &kept).await;
+    }
+}
+
+/// Numbers restart with a new directory, and in the bare form names recur.
+#[tokio::test(flavor = "multi_thread")]
+async fn new_node_with_a_deleted_ones_name_is_not_mistaken_for_it() {
+    let server = own_server();
+    let url = format!("{}/?form=bare", server.url());
+    let (session, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
+    let deleted = acquire(&session, &name).await;
+    let waiting = watching(&server, &session, &name).await;
+    let before = queue(&server, &name);
+    // The waiter's node is deleted first; otherwise the waiter would be granted.
+    for number in [1, 0] {
+        assert!(server.delete(&format!("{}/lock-{number:010}", node(&name))).unwrap());
+    }
+    assert!(is_entry_gone(&waiting.ends().await));
+    assert!(server.delete(&node(&name)).unwrap());
+    let next = acquire(&other, &name).await;
+    assert!(before.contains(&queue(&server, &name)[0]), "the name does not recur");
+    let renewals = heartbeat(&session, &[&deleted]).await;
+    assert!(is_renewed(&renewals.session) && matches!(renewals.holds[0].1, Renewal::Gone), "{renewals:?}");
+    release(&session, &deleted).await;
+    assert!(is_renewed(&heartbeat(&other, &[&next]).await.holds[0].1), "the newer grant is gone");
+    release(&other, &next).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_delete_of_a_waiters_node_ends_its_wait() {
+    let (server, name) = (shared(), fresh_name());
+    let session = session(server, SHORT).await;
+    let held = acquire(&session, &name).await;
+    let deleted = enqueued(&session, &name).await;
+    let behind = enqueued(&session, &name).await;
+    let child = queue(server, &name).into_iter().find(|child| child.contains(&mark(&deleted.claim))).unwrap();
+    assert!(server.delete(&format!("{}/{child}", node(&name))).unwrap());
+    assert!(is_entry_gone(&deleted.ends().await));
+    release(&session, &held).await;
+    release(&session, &behind.granted().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_whose_node_is_gone_is_not_granted_on_wake() {
+    let (server, name) = (own_server(), fresh_name());
+    // Its next re-check is 9 s away, so only the event wakes it.
+    let session = session(&server, LONG).await;
+    let held = acquire(&session, &name).await;
+    let deleted = watching(&server, &session, &name).await;
+    let child =
+        queue(&server, &name).into_iter().find(|child| child.contains(&mark(&deleted.claim))).unwrap();
+    assert!(server.delete(&format!("{}/{child}", node(&name))).unwrap());
+    release(&session, &held).await;
+    assert!(is_entry_gone(&deleted.ends().await));
+}
+
+/// An operator deletes all nodes first, so the waiter's watch fires before the directory is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_delete_of_a_lock_with_its_directory_ends_the_wait() {
+    let (server, name) = (own_server(), fresh_name());
+    let holder = session(&server, LONG).await;
+    let held = acquire(&holder, &name).await;
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let waiter = session_at(&patient_url(&proxy), LONG).await;
+    let deleted = watching(&server, &waiter, &name).await;
+    let mut nodes = queue(&server, &name);
+    nodes.sort_by_key(|child| child.contains(&mark(&deleted.claim)));
+    proxy.set(Direction::Requests, Flow::Hold);
+    for child in nodes {
+        assert!(server.delete(&format!("{}/{child}", node(&name))).unwrap());
+        // In a list, the path of the directory is followed by "no watch".
+        until("its list is under way", async || proxy.holds(&format!("{}\0", node(&name)))).await;
+    }
+    assert!(server.delete(&node(&name)).unwrap());
+    proxy.pass();
+    assert!(is_entry_gone(&deleted.ends().await));
+    release(&holder, &held).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_delete_of_the_clients_own_node_is_harmless() {
+    let server = own_server();
+    let session = session(&server, LONG).await;
+    for directory_too in [false, true] {
+        let own = server.children("/lockkit/:clients").unwrap().remove(0);
+        assert!(server.delete(&format!("/lockkit/:clients/{own}")).unwrap());
+        if directory_too {
+            assert!(server.delete("/lockkit/:clients").unwrap());
+        }
+        assert!(is_renewed(&heartbeat(&session, &[]).await.session));
+        assert_eq!(server.children("/lockkit/:clients").unwrap(), [own]);
+    }
+}
