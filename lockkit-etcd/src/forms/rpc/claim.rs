@@ -178,9 +178,8 @@ impl RpcSession {
                     debug!(?fault, claim = ?claim.id(), "not withdrawn yet");
                 }
                 Err(fault) => {
-                    // Nobody renews the lease any more.
+                    // Nobody renews the lease any more, and a later heartbeat forgets the claim.
                     debug!(?fault, claim = ?claim.id(), "not withdrawn; the lease ends with its ttl");
-                    self.table().remove(&claim.id());
                     return;
                 }
             }
