@@ -65,7 +65,7 @@ async fn request_may_take_a_share_of_the_ttl_only() {
     let masters = Masters::start(3).unwrap();
     let session = open(&masters.url(), LONG / 10).await;
     pause(&masters, 1..3).await;
-    let heartbeat = tokio::time::timeout(session.ttl(), session.renew(&[])).await;
+    let heartbeat = tokio::time::timeout(session.ttl() * 3 / 4, session.renew(&[])).await;
     resume(&masters).await;
     let idle = heartbeat.expect("the time limit ends it").session;
     assert!(matches!(idle, Renewal::Unknown(_)), "{idle:?}");
