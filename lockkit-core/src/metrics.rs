@@ -42,6 +42,7 @@
 //! | `release_unconfirmed` | session | the client gave up the session, because the store did not confirm a release for a ttl |
 //! | `withdrawal_unconfirmed` | session | the client gave up the session, because the store did not confirm a withdrawal for a ttl |
 //! | `backend_panicked` | session | the client gave up the session, because the backend panicked |
+//! | `task_panicked` | session | the client gave up the session, because a task of it panicked and may have left an entry without a holder |
 //! | `entry_gone` | hold | the store has the entry no longer: it expired there, or somebody removed it |
 //! | `max_hold` | hold | it lasted longer than [`max_hold`](crate::Lock::max_hold) |
 //! | `client_closed` | hold | the client was closed while the lock was held |

@@ -100,9 +100,11 @@ impl ClaimTask {
             }
             match acquired {
                 Ok(Acquired::Granted(grant)) => {
-                    // A grant that nobody wants is released, and a pin would only outlive it.
+                    // Without callers it is released, and a pin would only outlive it.
                     let pinned = if attempt.is_over() { Ok(None) } else { self.pin(&active, &grant).await };
                     if let Ok(pinned_until) = pinned
+                        // Otherwise another call of the owner would share the hold without the pin that it wants.
+                        && pinned_until.is_some() == request.at_least.is_some()
                         && self.is_current(&active, &grant)
                     {
                         return Ok(Some(Granted { active, grant, entry, pinned_until }));
@@ -154,7 +156,7 @@ impl ClaimTask {
                 biased;
                 () = control.given_up() => Ok(None),
                 () = keeper.refusing.cancelled() => Err(not_open()),
-                active = keeper.current.opened() => active.map(Some).ok_or_else(not_open),
+                active = keeper.current.wait_open() => active.map(Some).ok_or_else(not_open),
             }
         })
         .await
@@ -233,15 +235,17 @@ impl ClaimTask {
         pinned: Result<Option<BootInstant>>,
     ) -> Result<()> {
         let (keeper, name) = (self.keeper(), &self.request.name);
-        contained(|| {
-            warn!(
-                lock = name.as_ref(),
-                scheme = keeper.info.scheme,
-                token = grant.token().get(),
-                claim = ?grant.claim(),
-                "granted too late; released"
-            );
-        });
+        if !self.cleanup.attempt().is_over() {
+            contained(|| {
+                warn!(
+                    lock = name.as_ref(),
+                    scheme = keeper.info.scheme,
+                    token = grant.token().get(),
+                    claim = ?grant.claim(),
+                    "granted too late; released"
+                );
+            });
+        }
         let releaser = Releaser::new(Arc::clone(keeper), active);
         // After an error the store may have executed the pin.
         let may_be_pinned = !matches!(pinned, Ok(None));
@@ -284,12 +288,14 @@ impl ClaimTask {
         let (key, armed_at) = (cleanup.key().cloned(), grant.armed_at());
         let ending = Ending::new(keeper, Arc::clone(&active), key, pinned_until, token, spans);
         let hold = Hold::new(grant, active.ttl(), request.max_hold, keeper.clock.clone());
-        keeper.holds.add(&hold);
         // The heartbeats that were sent before do not carry it. If fewer than two intervals are left of its lifetime, the
         // next one may be too late. Where heartbeats are many, an age of several intervals is nothing special.
         let heartbeat = keeper.info.heartbeat.interval(active.ttl());
         let late = heartbeat.max(active.ttl().saturating_sub(heartbeat.saturating_mul(2)));
-        if keeper.info.lifetime != Lifetime::Process && keeper.clock.now().since(armed_at) > late {
+        let is_late = keeper.info.lifetime != Lifetime::Process && keeper.clock.now().since(armed_at) > late;
+        // From here to its arming nothing may panic: it would be renewed for ever.
+        keeper.holds.add(&hold);
+        if is_late {
             active.request_heartbeat();
         }
         // Checked after the insert: a session that ended before the insert did not mark this hold lost.

@@ -101,7 +101,7 @@ impl EntryCleanup {
 impl Drop for EntryCleanup {
     fn drop(&mut self) {
         if let Some(active) = self.session.upgrade() {
-            active.abandon(LossReason::ReleaseUnconfirmed);
+            active.abandon(LossReason::TaskPanicked);
         }
     }
 }

@@ -68,7 +68,7 @@ impl CurrentSession {
     }
 
     /// Waits for an open session; returns `None` if the client is closed.
-    pub(super) async fn opened(&self) -> Option<Arc<ActiveSession>> {
+    pub(super) async fn wait_open(&self) -> Option<Arc<ActiveSession>> {
         let mut states = self.state.subscribe();
         let state = states.wait_for(|state| !matches!(state, State::Opening(_))).await.ok()?;
         match &*state {
@@ -78,10 +78,10 @@ impl CurrentSession {
     }
 
     /// Waits for the first session, at most until the time limit resolves.
-    pub(super) async fn first_opened(&self, time_limit: impl Future<Output = ()>) -> Result<()> {
+    pub(super) async fn wait_first(&self, time_limit: impl Future<Output = ()>) -> Result<()> {
         tokio::select! {
             biased;
-            _ = self.opened() => {}
+            _ = self.wait_open() => {}
             () = time_limit => {}
         }
         match &*self.state.borrow() {
@@ -102,7 +102,7 @@ impl CurrentSession {
     }
 
     /// Waits until there will be no other session; returns the result of the close.
-    pub(super) async fn closed(&self) -> Result<()> {
+    pub(super) async fn wait_closed(&self) -> Result<()> {
         let mut states = self.state.subscribe();
         match states.wait_for(State::is_final).await.as_deref() {
             Ok(State::Closed(outcome)) => outcome.clone(),

@@ -11,19 +11,21 @@ pub(crate) enum LossReason {
     ReleaseUnconfirmed,
     WithdrawalUnconfirmed,
     BackendPanicked,
+    TaskPanicked,
     ClientClosed,
     RuntimeEnded,
 }
 
 impl LossReason {
     /// Why a session is lost, and its holds with it. A hold can be lost for each of them.
-    pub(crate) const OF_SESSIONS: [Self; 6] = [
+    pub(crate) const OF_SESSIONS: [Self; 7] = [
         Self::Deadline,
         Self::SessionEnded,
         Self::HoldExpired,
         Self::ReleaseUnconfirmed,
         Self::WithdrawalUnconfirmed,
         Self::BackendPanicked,
+        Self::TaskPanicked,
     ];
 
     /// Why a hold is lost without its session.
@@ -41,6 +43,7 @@ impl LossReason {
             Self::ReleaseUnconfirmed => "release_unconfirmed",
             Self::WithdrawalUnconfirmed => "withdrawal_unconfirmed",
             Self::BackendPanicked => "backend_panicked",
+            Self::TaskPanicked => "task_panicked",
             Self::ClientClosed => "client_closed",
             Self::RuntimeEnded => "runtime_ended",
         }
@@ -57,6 +60,7 @@ impl LossReason {
             Self::ReleaseUnconfirmed => "a release was not confirmed for a ttl",
             Self::WithdrawalUnconfirmed => "a withdrawal was not confirmed for a ttl",
             Self::BackendPanicked => "the backend panicked",
+            Self::TaskPanicked => "a task of the client panicked",
             Self::ClientClosed => "the client was closed",
             Self::RuntimeEnded => "the runtime ended",
         }

@@ -156,7 +156,7 @@ impl Keeper {
                     }
                 }
             };
-            keeper.current.first_opened(time_limit).await?;
+            keeper.current.wait_first(time_limit).await?;
             abandoned.disarm();
         }
         Ok(keeper)
@@ -362,7 +362,7 @@ impl Keeper {
     /// Closes the client and waits until its session has ended.
     pub(crate) async fn close(&self) -> Result<()> {
         self.begin_close();
-        self.current.closed().await
+        self.current.wait_closed().await
     }
 }
 

@@ -79,7 +79,7 @@ impl Observing {
         let mut pauses = retry_pauses();
         loop {
             let active = tokio::select! {
-                active = self.keeper.current.opened() => active,
+                active = self.keeper.current.wait_open() => active,
                 () = self.changes.closed() => return ObservationEnd::NobodyListens,
             };
             let Some(active) = active else {

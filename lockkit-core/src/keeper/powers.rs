@@ -143,7 +143,7 @@ impl<'a> PowerRequests<'a> {
         let Keeper { current, runtime, refusing, .. } = &**self.keeper;
         let answer = async {
             // Waited for by the caller: a task for each of them would pile up during an outage.
-            let active = current.opened().await.ok_or_else(|| current.not_open(operation))?;
+            let active = current.wait_open().await.ok_or_else(|| current.not_open(operation))?;
             let asking = runtime.spawn(async move { caught(operation, request(active)).await? });
             asking.await.unwrap_or_else(|_| Err(closed(operation)))
         };
@@ -200,7 +200,7 @@ impl HolderRequest {
             }
             // While a hold lasts, its session is the open one.
             let active = tokio::select! {
-                active = keeper.current.opened() => active.ok_or_else(|| keeper.current.not_open(operation))?,
+                active = keeper.current.wait_open() => active.ok_or_else(|| keeper.current.not_open(operation))?,
                 _ = hold.ended() => return Err(gone(hold)),
             };
             let Some(sent) = self.send(&**active.session()) else {

@@ -70,23 +70,23 @@ impl SessionTask {
         let mut first = true;
         let mut pauses = retry_pauses();
         // Sessions that are being closed: lost ones, and one that was still being opened when the client closed.
-        let mut endings = Vec::new();
+        let mut closing = Vec::new();
         let outcome = loop {
             let active = match self.open_session(first, &mut pauses).await {
                 Ok(OpenOutcome::Opened(active)) => active,
                 Ok(OpenOutcome::Closing(unopened)) => {
-                    endings.extend(unopened);
-                    break self.close_without_session(endings).await;
+                    closing.extend(unopened);
+                    break self.close_without_session(closing).await;
                 }
-                Err(error) => return self.refuse(error, endings).await,
+                Err(error) => return self.refuse(error, closing).await,
             };
             if let Err(error) = self.renew_if_late(&active).await {
                 let scheme = keeper.info.scheme;
                 contained(|| warn!(scheme, error = format_args!("{error:#}"), "session opened too late"));
-                self.add_closing(&mut endings, &active);
+                self.add_closing(&mut closing, &active);
                 if first {
                     if self.is_final(&error) {
-                        return self.refuse(error, endings).await;
+                        return self.refuse(error, closing).await;
                     }
                     keeper.current.set_not_opened(error);
                 }
@@ -98,7 +98,7 @@ impl SessionTask {
             metrics::session_opened(keeper.info.scheme);
             keeper.current.set_open(&active);
             match self.keep_session(&active).await {
-                SessionEnd::Closing => break self.close_session(&active, endings).await,
+                SessionEnd::Closing => break self.close_session(&active, closing).await,
                 SessionEnd::Lost(why) => {
                     let scheme = keeper.info.scheme;
                     contained(|| warn!(scheme, reason = why.label(), "session lost: {}", why.text()));
@@ -106,7 +106,7 @@ impl SessionTask {
                     keeper.current.set_lost();
                     active.end(why);
                     keeper.holds.lose_all(why);
-                    self.add_closing(&mut endings, &active);
+                    self.add_closing(&mut closing, &active);
                     if active.armed_at() > opened_at {
                         pauses = retry_pauses();
                     } else {
@@ -121,10 +121,10 @@ impl SessionTask {
     }
 
     /// Ends the client, which never had a session. Its callers learn of it at once; the runtime ends after what is left.
-    async fn refuse(&self, error: Error, endings: Vec<JoinHandle<bool>>) {
+    async fn refuse(&self, error: Error, closing: Vec<JoinHandle<bool>>) {
         self.keeper.current.set_refused(error);
         // Nobody waits for the result.
-        let _ = self.close_without_session(endings).await;
+        let _ = self.close_without_session(closing).await;
     }
 
     /// Whether no further attempt follows this error of an attempt to open the first session. Only a silent store is

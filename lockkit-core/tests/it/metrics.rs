@@ -14,10 +14,11 @@ use metrics_util::{
     MetricKind,
     debugging::{DebugValue, DebuggingRecorder, Snapshotter},
 };
-use tokio::{runtime::Builder, time::sleep};
+use tokio::time::sleep;
 
 use crate::{
-    common::{NAME, TTL, client, eventually, in_time, name, settle},
+    common::{NAME, TTL, client, eventually, in_time, name, on_paused_clock, settle},
+    panics::panicking_at_a_release,
     scripted::Scripted,
 };
 
@@ -32,11 +33,6 @@ fn recorded(scenario: impl AsyncFnOnce(&Emitted)) {
     let recorder = DebuggingRecorder::new();
     let emitted = Emitted::by(&recorder);
     metrics::with_local_recorder(&recorder, || on_paused_clock(scenario(&emitted)));
-}
-
-/// Runs a future on a runtime of its own, whose tasks are dropped with it.
-pub(crate) fn on_paused_clock<T>(future: impl Future<Output = T>) -> T {
-    Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(future)
 }
 
 /// What was emitted. A snapshot sets everything to zero, so gauges are summed up here.
@@ -167,14 +163,11 @@ async fn losses_of_holds() {
 
 /// Losses of a neighbour that lives in a session which the client gives up, or which a heartbeat finds ended.
 async fn losses_of_sessions() {
-    let script = |lifetime| async move {
-        let backend = Scripted::new(lifetime);
+    let causes =
+        "hold_expired release_unconfirmed withdrawal_unconfirmed backend_panicked task_panicked gone";
+    for cause in causes.split(' ') {
+        let backend = Scripted::new(Lifetime::Session);
         let client = backend.client().await;
-        (backend, client)
-    };
-    for cause in ["hold_expired", "release_unconfirmed", "withdrawal_unconfirmed", "backend_panicked", "gone"]
-    {
-        let (backend, client) = script(Lifetime::Session).await;
         let (script, limit) = (&backend.script, client.ttl() * 4);
         let older = held(&client, "older").await;
         sleep(TTL / 10).await;
@@ -194,6 +187,11 @@ async fn losses_of_sessions() {
             "backend_panicked" => {
                 script.acquire_panics.store(true, Ordering::SeqCst);
                 lock.acquire().await.unwrap_err();
+            }
+            "task_panicked" => {
+                let _log = panicking_at_a_release();
+                drop(older);
+                settle().await;
             }
             _ => script.session_gone.store(true, Ordering::SeqCst),
         }

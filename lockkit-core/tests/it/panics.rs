@@ -16,8 +16,7 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    common::{NAME, TTL, client, eventually, in_time, kind, name},
-    metrics::on_paused_clock,
+    common::{NAME, TTL, client, eventually, in_time, kind, name, on_paused_clock},
     scripted::Scripted,
 };
 
@@ -103,6 +102,11 @@ impl Layer<Registry> for PanicsOnce {
         let is_it = context.span(id).is_some_and(|span| span.name() == self.0);
         assert!(!is_it || self.1.swap(true, Ordering::SeqCst), "panics on request");
     }
+}
+
+/// Sets a subscriber of this thread that panics at the first release.
+pub(crate) fn panicking_at_a_release() -> DefaultGuard {
+    logging_to(PanicsOnce("release", AtomicBool::new(false)))
 }
 
 /// Sets the subscriber of this thread.
@@ -196,9 +200,11 @@ async fn subscriber_that_panics_at_a_new_span_prevents_nothing() {
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn release_that_a_panic_drops_ends_with_its_session() {
     let server = MemoryServer::new();
-    let lock = client(&server).await.lock(NAME).unwrap();
-    let _log = logging_to(PanicsOnce("release", AtomicBool::new(false)));
+    let client = client(&server).await;
+    let (lock, other) = (client.lock(NAME).unwrap(), client.lock("b").unwrap().acquire().await.unwrap());
+    let _log = panicking_at_a_release();
     drop(lock.acquire().await.unwrap());
+    assert!(in_time(other.lost()).await.to_string().contains("a task of the client panicked"));
     eventually(TTL, "the entry is gone", || server.is_empty()).await;
     assert!(in_time(lock.acquire()).await.unwrap().is_held(), "the client still works");
 }

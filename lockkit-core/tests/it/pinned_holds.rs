@@ -180,6 +180,33 @@ async fn grant_that_nobody_wants_any_more_is_not_pinned() {
     }
 }
 
+/// The call that waits now wants a pin, and the one that has left did not get it.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn grant_of_a_call_that_left_is_not_shared_without_its_pin() {
+    let backend = Scripted::with_pins(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let lock = client.lock(NAME).unwrap().reentrant(&Owner::new()).hold_at_least(AT_LEAST);
+    let acquiring = || {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.acquire().await })
+    };
+    script.late.store(true, Ordering::SeqCst);
+    let left = acquiring();
+    settle().await;
+    left.abort();
+    settle().await;
+    let waiting = acquiring();
+    settle().await;
+    script.grants.notify_one();
+    settle().await;
+    script.late.store(false, Ordering::SeqCst);
+    script.grants.notify_one();
+    let guard = in_time(waiting).await.unwrap().unwrap();
+    assert_eq!(script.pins.load(Ordering::SeqCst), 1);
+    drop(guard);
+}
+
 /// The store has executed the pin, and the end of the session removes nothing.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn pin_without_an_answer_whose_session_ends_is_an_error() {
