@@ -13,8 +13,8 @@ use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
 
 use crate::common::{
     BEFORE_A_RECHECK, HANG, LONG, SHORT, acquire, backend, bounded, enqueued, fresh_name, heartbeat,
-    is_entry_gone, is_renewed, node, own_server, queue, refusal, release, session, session_at, shared,
-    sooner_than, start, through_proxy, until, url_through,
+    is_entry_gone, is_gave_up, is_renewed, node, own_server, queue, refusal, release, session, session_at,
+    shared, sooner_than, start, through_proxy, try_acquire, until, url_through,
 };
 
 /// Returns the session that owns the only node below this path.
@@ -190,20 +190,27 @@ async fn lease_counts_from_the_sending_of_a_heartbeat() {
     }
 }
 
-/// A follower that has lost its leader still answers reads.
+/// A follower that has lost its leader still answers reads, and a leader that has lost its quorum also syncs.
 #[tokio::test(flavor = "multi_thread")]
 async fn answered_reads_do_not_renew_the_lease() {
     let (server, name, clock) = (shared(), fresh_name(), Clock::boot());
     let at = |options| format!("{}/?form=bare{options}", server.url());
     let (other, session) = (session_at(&at(""), LONG).await, session_at(&at("&tick=1us"), LONG).await);
-    let held = acquire(&other, &name).await;
+    let (held, busy) = (acquire(&other, &name).await, fresh_name());
+    let busy_hold = acquire(&other, &busy).await;
+    assert!(is_gave_up(&try_acquire(&session, &busy).await));
     let waiting = enqueued(&session, &name).await;
     let enqueued_at = clock.now();
+    // By reads behind a sync, because the lock was busy a moment ago.
+    for _ in 0..3 {
+        assert!(is_gave_up(&try_acquire(&session, &busy).await));
+    }
     release(&other, &held).await;
     // By a list and a read of its node, one after the other.
     let grant = waiting.granted().await;
     assert!(grant.armed_at() <= enqueued_at, "{:?} late", grant.armed_at().since(enqueued_at));
     release(&session, &grant).await;
+    release(&other, &busy_hold).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
