@@ -178,8 +178,9 @@ impl RpcSession {
                     debug!(?fault, claim = ?claim.id(), "not withdrawn yet");
                 }
                 Err(fault) => {
-                    // Nobody renews the lease any more, and a later heartbeat forgets the claim.
+                    // Nobody renews the lease any more. In the table, it would make a later `close` fail.
                     debug!(?fault, claim = ?claim.id(), "not withdrawn; the lease ends with its ttl");
+                    self.table().remove(&claim.id());
                     return;
                 }
             }

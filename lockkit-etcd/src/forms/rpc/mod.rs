@@ -28,6 +28,8 @@
 //! * The reply to the request of a lease is lost: a lease without keys stays, for one ttl.
 //! * The claim gives up: its lease is revoked, repeatedly until that is answered or the session is closed. No heartbeat
 //!   renews the lease meanwhile, so this ends at the latest when the lease must have expired.
+//! * The server refuses the revocation, because a right was withdrawn: the claim is forgotten, so that a `close` does not
+//!   fail for it. Its lease ends with its ttl.
 //! * A release is never answered: its hold is forgotten when its lease must have expired.
 //! * An operator deletes the key of a hold or revokes its lease: the next heartbeat finds out.
 //! * The server does not answer heartbeats: each hold ends at its deadline. The leases of other holds go on.

@@ -48,9 +48,9 @@ async fn gives_up_at_once(waiting: PendingClaim) {
     assert_eq!(since.elapsed(), Duration::ZERO);
 }
 
-/// Nobody renews its lease any more, so its key goes with that.
+/// Nobody renews its lease any more, so its key goes with that. A close has nothing left to revoke.
 #[tokio::test(start_paused = true)]
-async fn claim_whose_withdrawal_is_refused_is_not_renewed() {
+async fn claim_whose_withdrawal_is_refused_is_neither_renewed_nor_revoked_again() {
     let (script, session) = scripted().await;
     script.rule(|call| match &*call.method {
         "Lock" => Fate::Unanswered,
@@ -64,6 +64,9 @@ async fn claim_whose_withdrawal_is_refused_is_not_renewed() {
     gives_up_at_once(waiting).await;
     session.renew(&[]).await;
     assert_eq!(script.count("LeaseKeepAlive"), 1);
+    script.take_calls();
+    bounded(session.close()).await.unwrap();
+    assert_eq!(script.count("LeaseRevoke"), 0);
 }
 
 #[tokio::test(start_paused = true)]
