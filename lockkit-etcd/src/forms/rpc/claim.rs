@@ -169,7 +169,7 @@ impl RpcSession {
     /// Revokes the lease of a claim without a grant. Retries until that is answered, the lease must have expired, or the
     /// session is closed; then the close revokes it.
     async fn withdraw(&self, claim: &Claim, entry: &RpcClaim) {
-        self.end(entry);
+        self.note_ended(entry);
         let mut pauses = retry_pauses();
         while !self.state.is_over() {
             match self.revoke(claim.id(), entry).await {

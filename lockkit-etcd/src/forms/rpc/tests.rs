@@ -107,6 +107,31 @@ async fn withdrawal_that_is_never_answered_ends_and_its_lease_is_not_renewed() {
     assert!(queue.table().is_empty());
 }
 
+/// Without a leader no lease expires, and a new leader gives each lease its whole ttl again.
+#[tokio::test(start_paused = true)]
+async fn withdrawal_that_an_outage_prevents_is_answered_after_it() {
+    let script = Script::default();
+    let queue = open(&script).await;
+    let session: Arc<dyn Session> = queue.clone();
+    let waiting = unanswered_waiter(&script, &session, &fresh_name());
+    after_requests(&script, "Lock", 1).await;
+    script.rule(|_| Fate::Lost);
+    waiting.control.give_up();
+    let since = Instant::now();
+    while since.elapsed() < TTL + 3 * REQUEST {
+        session.renew(&[]).await;
+        tokio::time::sleep(TTL / 3).await;
+    }
+    // The first answer comes long after the outage has begun.
+    script.rule(busy("LeaseRevoke"));
+    session.renew(&[]).await;
+    tokio::time::sleep(TTL / 2).await;
+    assert!(waiting.is_waiting() && queue.table().len() == 1);
+    script.serve();
+    assert!(is_gave_up(&waiting.ends().await));
+    assert_eq!(script.leases(), 0);
+}
+
 /// Every heartbeat would look at it, and the close would revoke its lease.
 #[tokio::test(start_paused = true)]
 async fn release_that_is_never_answered_is_forgotten_when_the_lease_must_have_expired() {
