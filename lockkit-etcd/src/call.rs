@@ -7,7 +7,7 @@
 //! Requests of a heartbeat are therefore [sent again](Server::repeat) while the first copies wait.
 //!
 //! One of several endpoints may not be trusted while the others cannot be reached. That is [no lasting
-//! failure](RequestError::after): the others may be back soon.
+//! failure](RequestError::or_earlier_that_may_pass): the others may be back soon.
 
 use std::{
     future::Future,
@@ -180,7 +180,7 @@ impl Server {
                 let reply = request(&self.client).await;
                 match reply.map_err(|error| RequestError::from(error).at(&self.names)) {
                     Err(fault) if fault.is_endpoint_failure() => {
-                        endpoint_fault = Some(fault.after(endpoint_fault.take()));
+                        endpoint_fault = Some(fault.or_earlier_that_may_pass(endpoint_fault.take()));
                     }
                     Err(fault) if fault.effect == Effect::Unknown => return Err(fault),
                     served => {
