@@ -32,7 +32,7 @@ use crate::{
     wire::{Revision, revision_of},
 };
 
-/// Pause between HTTP/2 pings. etcd closes a connection that is pinged more often than every 5 s.
+/// Pause between HTTP/2 pings. etcd closes a connection that is pinged more often than every 5 s, or without a request.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often per endpoint a request without a connection is sent before it pauses. Once is not enough: a connection
