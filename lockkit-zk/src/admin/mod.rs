@@ -128,7 +128,7 @@ impl Server {
             reads.add_get_data(path)?;
         }
         let mut nodes = Vec::with_capacity(paths.len());
-        for (path, result) in paths.iter().zip(self.results(reads, paths.len()).await?) {
+        for (path, result) in paths.iter().zip(self.multi_read(reads, paths.len()).await?) {
             nodes.push(match result {
                 MultiReadResult::Data { data, stat } => Some((Some(data), stat)),
                 // Metadata need no permission.
