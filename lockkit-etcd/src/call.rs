@@ -7,7 +7,7 @@
 //! Requests of a heartbeat are therefore [sent again](Server::repeat) while the first copies wait.
 //!
 //! One of several endpoints may not be trusted while the others cannot be reached. That is [no lasting
-//! failure](RequestError::after): the others may be back soon.
+//! failure](RequestError::or_earlier_that_may_pass): the others may be back soon.
 
 use std::{
     future::Future,
@@ -32,7 +32,7 @@ use crate::{
     wire::{Revision, revision_of},
 };
 
-/// Pause between HTTP/2 pings. etcd closes a connection that is pinged more often than every 5 s.
+/// Pause between HTTP/2 pings. etcd closes a connection that is pinged more often than every 5 s, or without a request.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often per endpoint a request without a connection is sent before it pauses. Once is not enough: a connection
@@ -180,7 +180,7 @@ impl Server {
                 let reply = request(&self.client).await;
                 match reply.map_err(|error| RequestError::from(error).at(&self.names)) {
                     Err(fault) if fault.is_endpoint_failure() => {
-                        endpoint_fault = Some(fault.after(endpoint_fault.take()));
+                        endpoint_fault = Some(fault.or_earlier_that_may_pass(endpoint_fault.take()));
                     }
                     Err(fault) if fault.effect == Effect::Unknown => return Err(fault),
                     served => {

@@ -99,14 +99,14 @@ impl RequestError {
         matches!(self.effect, Effect::NotSent | Effect::NotServing)
     }
 
-    /// Returns this failure of an endpoint, or the earlier one of another endpoint if only that one may pass: a lack of
-    /// trust lasts until an operator acts.
-    pub(crate) fn after(self, earlier: Option<Self>) -> Self {
-        let may_pass = |fault: &Self| fault.kind == ErrorKind::Unavailable;
-        match earlier {
-            Some(earlier) if may_pass(&earlier) && !may_pass(&self) => earlier,
-            _ => self,
-        }
+    /// Returns this failure of an endpoint, or the earlier one of another endpoint if only that one may pass.
+    pub(crate) fn or_earlier_that_may_pass(self, earlier: Option<Self>) -> Self {
+        earlier.filter(|earlier| earlier.may_pass() && !self.may_pass()).unwrap_or(self)
+    }
+
+    /// Returns whether a failure of an endpoint may pass by itself: a lack of trust lasts until an operator acts.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.kind == ErrorKind::Unavailable
     }
 
     /// Returns whether the request may have been executed, or may still be.

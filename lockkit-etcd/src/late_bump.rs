@@ -11,7 +11,7 @@
 //!   copies under way is not reused.
 //! * The store stays full. The transaction is refused, and the next heartbeat sends it again.
 //! * The session ends. Copies create nothing under a lease that has ended. So it is ended if more than
-//!   [`DELETIONS_OWED_MAX`] deletions are owed.
+//!   [`DELETIONS_OWED_MAX`] deletions are owed, which costs all its holds.
 
 use std::{
     sync::{Mutex, MutexGuard},
@@ -34,8 +34,8 @@ use crate::{
 /// Deletions of one transaction (etcd's limit is 128 operations).
 const DELETIONS_PER_BUMP: usize = 100;
 
-/// Deletions that a session may owe.
-pub(crate) const DELETIONS_OWED_MAX: usize = 1000;
+/// Deletions that a session may owe: some ten megabytes, so that only a leak reaches it.
+pub(crate) const DELETIONS_OWED_MAX: usize = 100_000;
 
 /// What the next epoch bump is to delete.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl EtcdSession {
             owed.len()
         };
         if count > DELETIONS_OWED_MAX {
-            debug!(count, "too many epoch bumps are owed: the session ends");
+            debug!(count, "too many deletions are owed: the session ends");
             self.state.mark_lost();
         }
     }

@@ -20,8 +20,8 @@
 //! * **Operators** see holders and waiters with their leases, list the locks of a prefix, and break a hold; the holder
 //!   learns of it at once, if it is a lockkit client with a watch (any form but [`Form::Rpc`]). Programs of other kinds
 //!   are not notified: most never read their key again, so only the fencing token stops them.
-//! * The locks of a client that dies pass on when its lease ends: one ttl after its last renewal, plus up to 1 s, plus
-//!   one election timeout for every change of leader in between.
+//! * The locks of a client that dies pass on when its lease ends: one ttl after its last renewal, plus up to 1 s. No
+//!   lease expires while there is no leader, and a new leader gives each lease its whole ttl and one election timeout.
 //!
 //! A pinned key may stay for one per cent longer than it was pinned for, plus up to 2 s, and never less than one ttl if its
 //! holder dies. A session that is closed with its lock pinned keeps its lease until that expires, one ttl later at most.

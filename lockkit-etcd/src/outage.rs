@@ -3,6 +3,10 @@
 //! Otherwise each request would detect the outage for itself and retry for itself. With a thousand waiters, servers
 //! that come back would face hundreds of thousands of requests per second. So during an outage the requests of a client
 //! take turns, with growing pauses between the turns, and the first reply ends the outage for all of them.
+//!
+//! One endpoint may not be trusted while the others cannot be reached. Turns reach them in any order. So a failure that may
+//! pass is reported for [`FAULT_KEPT_MAX`] instead of later ones that last. After that the servers may be back with
+//! certificates that are not trusted, and an operator must learn that.
 
 use std::{
     sync::{Mutex as StdMutex, MutexGuard},
@@ -24,6 +28,10 @@ const TURN_PAUSE_MIN: Duration = Duration::from_millis(5);
 /// Longest mean pause between two turns. Short enough for heartbeats, which wait for their turn too.
 const TURN_PAUSE_MAX: Duration = Duration::from_millis(250);
 
+/// How long a failure that may pass is reported instead of a lack of trust. Several turns long, since each turn may reach
+/// only the endpoint that is not trusted.
+const FAULT_KEPT_MAX: Duration = TURN_PAUSE_MAX.saturating_mul(8);
+
 /// The current outage, if any.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
@@ -34,22 +42,25 @@ pub(crate) struct Outage {
 
 #[derive(Debug)]
 struct Ongoing {
-    latest: RequestError,
+    /// What a request fails with whose turn does not come in time.
+    fault: RequestError,
+    /// When that failure was reported.
+    failed_at: Instant,
     pause: Duration,
     next_turn: Instant,
 }
 
 impl Outage {
-    /// Waits for this request's turn; returns at once without an outage. Fails at `until`, with the latest request's
-    /// fault.
+    /// Waits for this request's turn; returns at once without an outage. Fails at `until`, with the fault of an earlier
+    /// request.
     pub(crate) async fn turn(&self, until: Instant) -> Result<(), RequestError> {
         if self.next_turn().is_none() {
             return Ok(());
         }
         let waited = timeout_at(until, self.wait_for_turn()).await;
-        let latest = self.lock().as_ref().map(|ongoing| ongoing.latest.clone());
-        match (waited, latest) {
-            (Err(_), Some(latest)) => Err(latest),
+        let fault = self.lock().as_ref().map(|ongoing| ongoing.fault.clone());
+        match (waited, fault) {
+            (Err(_), Some(fault)) => Err(fault),
             _ => Ok(()),
         }
     }
@@ -69,13 +80,20 @@ impl Outage {
     }
 
     /// Reports that no endpoint has served a request.
-    pub(crate) fn report(&self, latest: RequestError) {
-        let mut ongoing = self.lock();
-        let (latest, pause, next_turn) = match ongoing.take() {
-            Some(ongoing) => (latest.after(Some(ongoing.latest)), ongoing.pause, ongoing.next_turn),
-            None => (latest, TURN_PAUSE_MIN, Instant::now() + jittered(TURN_PAUSE_MIN)),
-        };
-        *ongoing = Some(Ongoing { latest, pause, next_turn });
+    pub(crate) fn report(&self, fault: RequestError) {
+        let now = Instant::now();
+        match &mut *self.lock() {
+            Some(ongoing) => {
+                let is_recent = now - ongoing.failed_at < FAULT_KEPT_MAX;
+                if fault.may_pass() || !ongoing.fault.may_pass() || !is_recent {
+                    (ongoing.fault, ongoing.failed_at) = (fault, now);
+                }
+            }
+            none => {
+                let (pause, next_turn) = (TURN_PAUSE_MIN, now + jittered(TURN_PAUSE_MIN));
+                *none = Some(Ongoing { fault, failed_at: now, pause, next_turn });
+            }
+        }
     }
 
     /// Ends the outage: a request was served.
@@ -151,6 +169,21 @@ mod tests {
         outage.report(RequestError::new(Effect::NotSent, ErrorKind::Denied, "not trusted"));
         let fault = outage.turn(Instant::now()).await.unwrap_err();
         assert_eq!(fault.kind(), ErrorKind::Unavailable);
+    }
+
+    /// Servers that were down may come back with certificates that are not trusted.
+    #[tokio::test(start_paused = true)]
+    async fn distrust_replaces_an_endpoint_that_has_not_been_back_for_long() {
+        let outage = Outage::default();
+        outage.report(RequestError::no_reply());
+        for (later, kind) in
+            [(Duration::from_secs(1), ErrorKind::Unavailable), (Duration::from_secs(10), ErrorKind::Denied)]
+        {
+            tokio::time::advance(later).await;
+            outage.report(RequestError::new(Effect::NotSent, ErrorKind::Denied, "not trusted"));
+            outage.turn(Instant::now() + FAR).await.unwrap();
+            assert_eq!(outage.turn(Instant::now()).await.unwrap_err().kind(), kind);
+        }
     }
 
     #[test]

@@ -71,9 +71,10 @@ pub(crate) async fn explain(config: &EtcdConfig, fault: RequestError) -> Request
             .unwrap_or_else(|_| ProbeResult::Fault(format!("no answer within {limit:?}")))
     });
     let found = join_all(probes).await;
-    // Only if it is true of all: a client that waits for the store must not give up for one of its servers.
     let kind = match &*found {
+        // The request has met this one server: its failure says more than a later probe that found no distrust.
         [ProbeResult::Reachable | ProbeResult::Fault(_)] => fault.kind(),
+        // Only if it is true of all: a client that waits for the store must not give up for one of its servers.
         all if all.iter().all(|found| matches!(found, ProbeResult::Distrust(_))) => ErrorKind::Denied,
         _ => ErrorKind::Unavailable,
     };

@@ -70,7 +70,7 @@ impl Server {
             MultiReadResult::Error { err } => Err(err.into()),
             _ => Ok(true),
         };
-        self.results(reads, nodes.len()).await?.into_iter().map(exists).collect()
+        self.multi_read(reads, nodes.len()).await?.into_iter().map(exists).collect()
     }
 
     /// Sends one request per node, all before the first answer is awaited. A multi-read would return their data, too.

@@ -268,8 +268,8 @@ impl Server {
         })
     }
 
-    /// Awaits the results of a multi-read of this many nodes.
-    pub(crate) async fn results(
+    /// Reads this many nodes with one request, and returns their results.
+    pub(crate) async fn multi_read(
         &self,
         mut reads: MultiReader<'_>,
         count: usize,

@@ -9,6 +9,8 @@
 //!   picks an endpoint for each request at random; it does not prefer live ones.
 //! * The future of a request is dropped: the HTTP/2 stream is reset. The server may have executed the request.
 //! * A stream breaks: it fails once and never recovers.
+//! * A connection dies unnoticed. While a stream or another request is open, HTTP/2 pings find that. etcd closes a connection
+//!   that is pinged without any, so TCP probes it then (`docs/decisions/0047-etcd-pings-only-during-requests.md`).
 //! * The login has expired: the request fails as `Unauthenticated`. [`Client::log_in`] renews the login for all clones.
 
 mod kv;
@@ -61,6 +63,12 @@ pub(crate) use self::{
 /// Requests of one stream that wait to be sent.
 const STREAM_REQUESTS_MAX: usize = 100;
 
+/// Pause between the probes of TCP on a connection that is silent.
+const TCP_PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Probes of TCP without a reply that end a connection.
+const TCP_PROBES: u32 = 3;
+
 /// The token of a login, which all requests of a client send.
 type Token = Arc<Mutex<Option<MetadataValue<Ascii>>>>;
 
@@ -97,7 +105,7 @@ impl From<Status> for Error {
 pub(crate) struct ConnectOptions {
     login: Option<(String, String)>,
     connect_timeout: Option<Duration>,
-    /// Pause between HTTP/2 pings, and how long a reply may take.
+    /// Pause between HTTP/2 pings, and of TCP before its probes; how long a reply to a ping may take.
     keep_alive: Option<(Duration, Duration)>,
     #[cfg(feature = "tls")]
     tls: Option<tonic::transport::ClientTlsConfig>,
@@ -119,7 +127,8 @@ impl ConnectOptions {
         self
     }
 
-    /// Pings the server, also while no request is open. A connection whose ping is not answered in time breaks.
+    /// Pings the server while a request is open; otherwise TCP probes it. A connection whose ping or probes are not answered
+    /// in time breaks.
     pub(crate) fn with_keep_alive(mut self, interval: Duration, timeout: Duration) -> Self {
         self.keep_alive = Some((interval, timeout));
         self
@@ -148,9 +157,12 @@ impl ConnectOptions {
         }
         if let Some((interval, timeout)) = self.keep_alive {
             endpoint = endpoint
-                .keep_alive_while_idle(true)
+                .keep_alive_while_idle(false)
                 .http2_keep_alive_interval(interval)
-                .keep_alive_timeout(timeout);
+                .keep_alive_timeout(timeout)
+                .tcp_keepalive(Some(interval))
+                .tcp_keepalive_interval(Some(TCP_PROBE_INTERVAL))
+                .tcp_keepalive_retries(Some(TCP_PROBES));
         }
         Ok(endpoint)
     }

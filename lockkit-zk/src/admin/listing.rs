@@ -57,7 +57,8 @@ impl ZkBackend {
         limit: usize,
     ) -> Result<Page, RequestError> {
         let (layout, time_limit) = (self.config.layout(), self.config.request_timeout);
-        let mut nodes = match bounded(time_limit, server.children(layout.directory())).await {
+        let listed = bounded(time_limit, server.children(layout.directory()));
+        let mut nodes = match server.liveness.extended_by(listed).await {
             Err(error) if error.effect == Effect::Missing => Vec::new(),
             children => children?,
         };

@@ -10,8 +10,8 @@
 //!   first one left is the holder.
 //! * A node may not be read: it is shown without data. Leaving it out would show the waiter behind it as the holder.
 //! * The answer is lost, or the future is dropped: nothing was changed, and the session ends with its ttl.
-//! * A call takes longer than the ttl of its session: each answer of a listing [extends it](Liveness::extended_by). A
-//!   request that takes so long fails as one without an answer.
+//! * A call takes longer than the ttl of its session: each answer [extends it](Liveness::extended_by). A request that takes
+//!   so long fails as one without an answer.
 
 mod breaking;
 mod listing;
@@ -100,7 +100,7 @@ impl ZkBackend {
 
 /// Returns all contenders in queue order, of any form: other programs may use another form than this client.
 async fn contenders(server: &Server, lock: &str) -> Result<Vec<Contender>, RequestError> {
-    let mut paths: Vec<String> = match server.children(lock).await {
+    let mut paths: Vec<String> = match server.liveness.extended_by(server.children(lock)).await {
         Err(error) if error.effect == Effect::Missing => Vec::new(),
         children => in_order(children?).iter().map(|child| format!("{lock}/{child}")).collect(),
     };
@@ -110,7 +110,7 @@ async fn contenders(server: &Server, lock: &str) -> Result<Vec<Contender>, Reque
     }
     let mut contenders = Vec::new();
     for some in paths[..paths.len().min(INSPECTED_CONTENDERS_MAX)].chunks(NODES_PER_READ) {
-        let nodes = server.nodes(some).await?;
+        let nodes = server.liveness.extended_by(server.nodes(some)).await?;
         let found = some.iter().zip(nodes).filter_map(|(path, node)| Some((path, node?)));
         // A persistent node is a directory, not a holder.
         let held = found.filter(|(path, (_, stat))| *path != lock || stat.ephemeral_owner != 0);
@@ -128,7 +128,7 @@ impl Server {
             reads.add_get_data(path)?;
         }
         let mut nodes = Vec::with_capacity(paths.len());
-        for (path, result) in paths.iter().zip(self.results(reads, paths.len()).await?) {
+        for (path, result) in paths.iter().zip(self.multi_read(reads, paths.len()).await?) {
             nodes.push(match result {
                 MultiReadResult::Data { data, stat } => Some((Some(data), stat)),
                 // Metadata need no permission.

@@ -6,9 +6,14 @@ use lockkit_conformance::direct::bounded;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
+    sync::mpsc,
+    time::timeout,
 };
 
-use crate::client::ConnectOptions;
+use crate::client::{
+    ConnectOptions,
+    pb::etcdserverpb::{StatusRequest, maintenance_client::MaintenanceClient},
+};
 
 /// What a client sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -18,30 +23,36 @@ const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
 const PING_TYPE: u8 = 6;
 
-/// Otherwise the first request over a connection that has died meanwhile would find it.
+/// Accepts a connection, and sends the type of each frame that it receives.
+async fn serve(listener: TcpListener, types: mpsc::UnboundedSender<u8>) -> std::io::Result<()> {
+    let (mut stream, _) = listener.accept().await?;
+    let mut preface = [0; PREFACE.len()];
+    stream.read_exact(&mut preface).await?;
+    assert_eq!(preface, PREFACE);
+    stream.write_all(&SETTINGS).await?;
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await?;
+        let [high, middle, low, kind, ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, high, middle, low]) as usize];
+        stream.read_exact(&mut payload).await?;
+        let _ = types.send(kind);
+    }
+}
+
+/// A server of gRPC closes a connection that is pinged without one.
 #[tokio::test]
-async fn connection_without_a_request_is_pinged() {
+async fn connection_is_pinged_only_during_a_request() {
+    const INTERVAL: Duration = Duration::from_millis(20);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let options = ConnectOptions::new().with_keep_alive(Duration::from_millis(20), Duration::from_secs(600));
+    let options = ConnectOptions::new().with_keep_alive(INTERVAL, Duration::from_secs(600));
     let endpoint = options.endpoint(&listener.local_addr().unwrap().to_string()).unwrap();
-    let connecting = tokio::spawn(async move { endpoint.connect().await });
-    let pinged = async {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        let mut preface = [0; PREFACE.len()];
-        stream.read_exact(&mut preface).await.unwrap();
-        assert_eq!(preface, PREFACE);
-        stream.write_all(&SETTINGS).await.unwrap();
-        loop {
-            let mut head = [0; 9];
-            stream.read_exact(&mut head).await.unwrap();
-            let [high, middle, low, kind, ..] = head;
-            let mut payload = vec![0; u32::from_be_bytes([0, high, middle, low]) as usize];
-            stream.read_exact(&mut payload).await.unwrap();
-            if kind == PING_TYPE {
-                return stream;
-            }
-        }
-    };
-    let _stream = bounded(pinged).await;
-    bounded(connecting).await.unwrap().expect("it is connected");
+    let (types, mut received) = mpsc::unbounded_channel();
+    tokio::spawn(serve(listener, types));
+    let connection = bounded(endpoint.connect()).await.expect("it is connected");
+    let mut pinged = async || while received.recv().await.expect("it is open") != PING_TYPE {};
+    timeout(10 * INTERVAL, pinged()).await.expect_err("it is pinged without a request");
+    let mut maintenance = MaintenanceClient::new(connection);
+    let _unanswered = tokio::spawn(async move { maintenance.status(StatusRequest {}).await });
+    bounded(pinged()).await;
 }

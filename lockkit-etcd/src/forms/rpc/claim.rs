@@ -169,7 +169,7 @@ impl RpcSession {
     /// Revokes the lease of a claim without a grant. Retries until that is answered, the lease must have expired, or the
     /// session is closed; then the close revokes it.
     async fn withdraw(&self, claim: &Claim, entry: &RpcClaim) {
-        self.end(entry);
+        self.note_ended(entry);
         let mut pauses = retry_pauses();
         while !self.state.is_over() {
             match self.revoke(claim.id(), entry).await {
@@ -178,8 +178,9 @@ impl RpcSession {
                     debug!(?fault, claim = ?claim.id(), "not withdrawn yet");
                 }
                 Err(fault) => {
-                    // Nobody renews the lease any more, and a later heartbeat forgets the claim.
+                    // Nobody renews the lease any more. In the table, it would make a later `close` fail.
                     debug!(?fault, claim = ?claim.id(), "not withdrawn; the lease ends with its ttl");
+                    self.table().remove(&claim.id());
                     return;
                 }
             }

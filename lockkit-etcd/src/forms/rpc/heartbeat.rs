@@ -38,13 +38,14 @@ impl RpcSession {
             }
         };
         let (mut renewed, existing) = tokio::join!(self.renew_leases(held), check);
+        self.note_heartbeat(existing.is_ok());
         let unknown = |fault: &RequestError| Renewal::Unknown(fault.clone().into_error("renew"));
         let session = match &existing {
             Ok(_) => Renewal::Renewed { armed_at },
             Err(fault) => unknown(fault),
         };
         let mut hold = |grant: &Grant| match (renewed.remove(&grant.claim()), &existing) {
-            // Not in the table: released.
+            // Its lease was not renewed: it is released, or being released.
             (None | Some(Ok(Renewal::Gone)), _) => Renewal::Gone,
             (_, Ok(existing)) if !existing.contains(&grant.claim()) => Renewal::Gone,
             (Some(Ok(renewal)), Ok(_)) => renewal,

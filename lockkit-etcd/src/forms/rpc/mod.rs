@@ -28,6 +28,11 @@
 //! * The reply to the request of a lease is lost: a lease without keys stays, for one ttl.
 //! * The claim gives up: its lease is revoked, repeatedly until that is answered or the session is closed. No heartbeat
 //!   renews the lease meanwhile, so this ends at the latest when the lease must have expired.
+//! * There is no leader. etcd expires no lease then, and a new leader gives each lease its whole ttl again. So the time in
+//!   which a lease must expire counts from the first heartbeat that is answered after the last one that was not. A change
+//!   of leader between two answered heartbeats is not noticed: a lease that is forgotten may live for up to a ttl more.
+//! * The server refuses the revocation, because a right was withdrawn: the claim is forgotten, so that a `close` does not
+//!   fail for it. Its lease ends with its ttl.
 //! * A release is never answered: its hold is forgotten when its lease must have expired.
 //! * An operator deletes the key of a hold or revokes its lease: the next heartbeat finds out.
 //! * The server does not answer heartbeats: each hold ends at its deadline. The leases of other holds go on.
@@ -70,6 +75,8 @@ pub(crate) struct RpcSession {
     clock: Clock,
     state: SessionState,
     claims: Mutex<HashMap<ClaimId, Arc<RpcClaim>>>,
+    /// Since when every heartbeat was answered; `None` if the latest one was not.
+    answered_since: Mutex<Option<BootInstant>>,
 }
 
 /// A claim that may have a lease at the server.
@@ -106,7 +113,8 @@ impl RpcSession {
             debug!(?fault, "a lease without keys is left for its ttl");
         }
         let (state, claims) = (SessionState::default(), Mutex::default());
-        Ok(Self { server, layout, ttl: probe.ttl(), clock, state, claims })
+        let answered_since = Mutex::new(Some(clock.now()));
+        Ok(Self { server, layout, ttl: probe.ttl(), clock, state, claims, answered_since })
     }
 
     /// Registers a claim, so that heartbeats renew its lease, and a close revokes it.
@@ -121,14 +129,24 @@ impl RpcSession {
     }
 
     /// Notes that a claim is being released or withdrawn.
-    fn end(&self, entry: &RpcClaim) {
+    fn note_ended(&self, entry: &RpcClaim) {
         entry.ended_at.get_or_init(|| self.clock.now());
     }
 
-    /// Returns whether the lease of a claim must have expired: a heartbeat was under way at most when the claim ended.
+    /// Notes whether a heartbeat was answered.
+    fn note_heartbeat(&self, is_answered: bool) {
+        let mut since = lock(&self.answered_since);
+        *since = is_answered.then(|| since.unwrap_or_else(|| self.clock.now()));
+    }
+
+    /// Returns whether the lease of a claim must have expired: a heartbeat was under way at most when the claim ended, and
+    /// there has been a leader for as long as a lease lives.
     fn must_have_expired(&self, entry: &RpcClaim) -> bool {
+        let (Some(ended), Some(answered)) = (entry.ended_at.get(), *lock(&self.answered_since)) else {
+            return false;
+        };
         let lifetime = entry.lease.ttl() + self.server.request_timeout();
-        entry.ended_at.get().is_some_and(|ended| ended.after(lifetime) < self.clock.now())
+        answered.max(*ended).after(lifetime) < self.clock.now()
     }
 
     /// Forgets the claims whose leases must have expired.
@@ -171,7 +189,7 @@ impl Session for RpcSession {
         }
         let entry = self.table().get(&grant.claim()).cloned();
         let Some(entry) = entry else { return Ok(()) };
-        self.end(&entry);
+        self.note_ended(&entry);
         let revoked = self.revoke(grant.claim(), &entry).await;
         revoked.map_err(|fault| fault.into_error("release").with_lock(grant.name()))
     }

@@ -48,9 +48,9 @@ async fn gives_up_at_once(waiting: PendingClaim) {
     assert_eq!(since.elapsed(), Duration::ZERO);
 }
 
-/// Nobody renews its lease any more, so its key goes with that.
+/// Nobody renews its lease any more, so its key goes with that. A close has nothing left to revoke.
 #[tokio::test(start_paused = true)]
-async fn claim_whose_withdrawal_is_refused_is_not_renewed() {
+async fn claim_whose_withdrawal_is_refused_is_neither_renewed_nor_revoked_again() {
     let (script, session) = scripted().await;
     script.rule(|call| match &*call.method {
         "Lock" => Fate::Unanswered,
@@ -64,6 +64,9 @@ async fn claim_whose_withdrawal_is_refused_is_not_renewed() {
     gives_up_at_once(waiting).await;
     session.renew(&[]).await;
     assert_eq!(script.count("LeaseKeepAlive"), 1);
+    script.take_calls();
+    bounded(session.close()).await.unwrap();
+    assert_eq!(script.count("LeaseRevoke"), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,6 +105,31 @@ async fn withdrawal_that_is_never_answered_ends_and_its_lease_is_not_renewed() {
     tokio::time::sleep(2 * REQUEST).await;
     assert!(is_gave_up(&waiting.ends().await));
     assert!(queue.table().is_empty());
+}
+
+/// Without a leader no lease expires, and a new leader gives each lease its whole ttl again.
+#[tokio::test(start_paused = true)]
+async fn withdrawal_that_an_outage_prevents_is_answered_after_it() {
+    let script = Script::default();
+    let queue = open(&script).await;
+    let session: Arc<dyn Session> = queue.clone();
+    let waiting = unanswered_waiter(&script, &session, &fresh_name());
+    after_requests(&script, "Lock", 1).await;
+    script.rule(|_| Fate::Lost);
+    waiting.control.give_up();
+    let since = Instant::now();
+    while since.elapsed() < TTL + 3 * REQUEST {
+        session.renew(&[]).await;
+        tokio::time::sleep(TTL / 3).await;
+    }
+    // The first answer comes long after the outage has begun.
+    script.rule(busy("LeaseRevoke"));
+    session.renew(&[]).await;
+    tokio::time::sleep(TTL / 2).await;
+    assert!(waiting.is_waiting() && queue.table().len() == 1);
+    script.serve();
+    assert!(is_gave_up(&waiting.ends().await));
+    assert_eq!(script.leases(), 0);
 }
 
 /// Every heartbeat would look at it, and the close would revoke its lease.
