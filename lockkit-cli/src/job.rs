@@ -15,8 +15,9 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_current_process
 
 use crate::{
     clock,
-    exit::{Failure, SYSTEM, say_or_drop, status_of_signal},
+    exit::{Failure, SYSTEM, status_of_signal},
     group::Group,
+    log::{self, say_or_drop},
     terminal::Terminal,
     trampoline::Gate,
     watcher::Watcher,
@@ -168,6 +169,8 @@ impl Job {
                     "stopped; continue it (fg) within {left} s, or the job is killed before its lock ends"
                 ));
             }
+            // A stopped printer prints nothing. While it is waited for, the watcher guards the deadline.
+            log::finish();
             // The shell sees this whole group as one job. Returns when continued.
             let _ = kill_current_process_group(Signal::STOP);
             self.resume();
