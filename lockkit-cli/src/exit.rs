@@ -19,7 +19,7 @@ pub(crate) const UNEXPECTED: u8 = 70;
 pub(crate) const SYSTEM: u8 = 71;
 /// The lock was not acquired within `--timeout` (`EX_TEMPFAIL`).
 pub(crate) const NOT_ACQUIRED: u8 = 75;
-/// The lock was lost while the command ran.
+/// The lock was lost before or while the command ran.
 pub(crate) const LOST: u8 = 76;
 /// The store denied access: wrong password, missing permission (`EX_NOPERM`).
 pub(crate) const DENIED: u8 = 77;
