@@ -7,11 +7,7 @@ use std::{
 };
 
 use lockkit::{Error, ErrorKind};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::retry_on_intr,
-    process::Signal,
-};
+use rustix::process::Signal;
 
 /// Wrong arguments, or an enclosing `lockkit run` holds the lock (`EX_USAGE`).
 pub(crate) const USAGE: u8 = 64;
@@ -23,7 +19,7 @@ pub(crate) const UNEXPECTED: u8 = 70;
 pub(crate) const SYSTEM: u8 = 71;
 /// The lock was not acquired within `--timeout` (`EX_TEMPFAIL`).
 pub(crate) const NOT_ACQUIRED: u8 = 75;
-/// The lock was lost while the command ran.
+/// The lock was lost before or while the command ran.
 pub(crate) const LOST: u8 = 76;
 /// The store denied access: wrong password, missing permission (`EX_NOPERM`).
 pub(crate) const DENIED: u8 = 77;
@@ -84,24 +80,10 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Prints a message for the user: one line on stderr.
+/// Prints a message for the user: one line on stderr. Waits for a slow reader: while a lock is waited for or held, use
+/// [`say_or_drop`](crate::log::say_or_drop).
 pub(crate) fn say(message: impl fmt::Display) {
     write_line("", &message.to_string());
-}
-
-/// Like [`say`], but drops the message if nobody reads stderr (a stopped pager). For messages while a lock is waited
-/// for or held: the job must start and end in time, also if they cannot be printed.
-pub(crate) fn say_or_drop(message: impl fmt::Display) {
-    /// Longest message, in characters: what is ready takes PIPE_BUF bytes without blocking, 4096 on Linux.
-    const LETTERS_MAX: usize = 1000;
-    /// Longest wait for a reader.
-    const WAIT_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-    let stderr = std::io::stderr();
-    let ready = retry_on_intr(|| poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&WAIT_MAX)));
-    if ready.is_ok_and(|ready| ready > 0) {
-        let message: String = in_one_line(&message.to_string()).chars().take(LETTERS_MAX).collect();
-        say(message);
-    }
 }
 
 /// Prints a warning: the program goes on.
@@ -118,7 +100,7 @@ fn write_line(prefix: &str, message: &str) {
 }
 
 /// Returns a line for stderr.
-fn line(prefix: &str, message: &str) -> String {
+pub(crate) fn line(prefix: &str, message: &str) -> String {
     format!("lockkit: {prefix}{}\n", in_one_line(message))
 }
 

@@ -15,8 +15,9 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_current_process
 
 use crate::{
     clock,
-    exit::{Failure, SYSTEM, say_or_drop, status_of_signal},
+    exit::{Failure, SYSTEM, status_of_signal},
     group::Group,
+    log::{self, say_or_drop},
     terminal::Terminal,
     trampoline::Gate,
     watcher::Watcher,
@@ -30,6 +31,7 @@ const WATCHERS_MAX: u32 = 8;
 pub(crate) struct Job {
     group: Group,
     status: Option<u8>,
+    was_started: bool,
     watcher: Watcher,
     watchers_started: u32,
     deadline: Option<Duration>,
@@ -65,14 +67,15 @@ impl Job {
         if let Some(terminal) = terminal.as_mut().filter(|terminal| terminal.is_for_the_job()) {
             terminal.give_to(group);
         }
-        match gate.open() {
+        let was_started = match gate.open() {
             // Nobody waits there any more: the watcher has killed the group at its deadline, which `reap` finds.
-            Err(cause) if cause.kind() == ErrorKind::BrokenPipe => {}
-            opened => opened.map_err(failed)?,
-        }
+            Err(cause) if cause.kind() == ErrorKind::BrokenPipe => false,
+            opened => opened.map(|()| true).map_err(failed)?,
+        };
         Ok(Self {
             group,
             status: None,
+            was_started,
             watcher,
             watchers_started: 1,
             deadline,
@@ -94,6 +97,11 @@ impl Job {
     /// Returns the exit status of the command, once it has ended; other members of its group may still run.
     pub(crate) fn status(&self) -> Option<u8> {
         self.status
+    }
+
+    /// Whether the command was allowed to start, before its process ended.
+    pub(crate) fn was_started(&self) -> bool {
+        self.was_started
     }
 
     /// Handles every child that has ended or stopped. As the first process of a container, this program gets foreign
@@ -168,6 +176,8 @@ impl Job {
                     "stopped; continue it (fg) within {left} s, or the job is killed before its lock ends"
                 ));
             }
+            // A stopped printer prints nothing. While it is waited for, the watcher guards the deadline.
+            log::finish();
             // The shell sees this whole group as one job. Returns when continued.
             let _ = kill_current_process_group(Signal::STOP);
             self.resume();

@@ -50,7 +50,7 @@ use clap::Parser;
 use self::{
     args::{Action, Arguments, MessageArguments},
     exit::{Failure, say},
-    log::{Collector, Log},
+    log::Collector,
 };
 
 fn main() -> ExitCode {
@@ -68,9 +68,9 @@ fn main() -> ExitCode {
         action => {
             // Only `doctor` asks what is collected.
             let collector = matches!(action, Action::Doctor(_)).then(Collector::default);
-            let log = Log::start(&arguments.messages, collector.clone());
+            log::start(&arguments.messages, collector.clone());
             let outcome = carry_out(action, arguments.messages, &collector.unwrap_or_default());
-            log.finish();
+            log::finish();
             outcome
         }
     };

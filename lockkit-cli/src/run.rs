@@ -5,7 +5,8 @@
 //! * This program is stopped after the lock was acquired, and the lock is lost before the command starts: the lock is
 //!   checked once more right before the start.
 //! * It is stopped after that check: the watcher has the lock's deadline before the command starts
-//!   ([`watcher`](crate::watcher)), and a continued program kills the job at once ([`supervise`](crate::supervise)).
+//!   ([`watcher`](crate::watcher)), and a continued program kills the job at once ([`supervise`](crate::supervise)). If
+//!   the watcher has killed the process that was to become the command, the message says that nothing was started.
 
 use std::{ffi::OsString, time::Duration};
 
@@ -70,8 +71,6 @@ impl LockedCommand {
             drop(guard);
             return Ok(status);
         }
-        // The lock may have been lost at the moment at which the job ended.
-        let status = ended_under_lock(status, guard.check())?;
         release(guard, client).await;
         Ok(status)
     }
@@ -88,8 +87,13 @@ impl LockedCommand {
         let mut job = Job::start(&self.command, self.environment, locked_file, deadline)?;
         let ttl = self.max_hold.map_or(held.client.ttl(), |max_hold| held.client.ttl().min(max_hold));
         let status = supervise(&mut job, &hold, ttl, held.signals, &mut children).await;
+        let was_started = job.was_started();
         job.finish();
-        Ok(status)
+        if status == LOST {
+            return Ok(status);
+        }
+        // The lock may have been lost at the moment at which the job ended.
+        ended_under_lock(status, was_started, held.guard.check())
     }
 }
 
@@ -98,15 +102,23 @@ impl LockedCommand {
 fn deadline_of(guard: &LockGuard) -> Result<Option<Duration>, Failure> {
     // Read before the check: a hold that is lost has no deadline.
     let deadline = clock::now().checked_add(guard.remaining());
-    guard.check().map_err(|lost| Failure::new(LOST, format!("the command was not started: {lost:#}")))?;
+    guard.check().map_err(|lost| not_started(&lost))?;
     Ok(deadline)
 }
 
 /// Returns the status of a command that has ended, if its lock was held until then.
-fn ended_under_lock(status: u8, checked: lockkit::Result<()>) -> Result<u8, Failure> {
-    checked.map(|()| status).map_err(|lost| {
-        Failure::new(LOST, format!("the command ended with status {status}, but its lock was lost: {lost:#}"))
+fn ended_under_lock(status: u8, was_started: bool, checked: lockkit::Result<()>) -> Result<u8, Failure> {
+    checked.map(|()| status).map_err(|lost| match was_started {
+        true => Failure::new(
+            LOST,
+            format!("the command ended with status {status}, but its lock was lost: {lost:#}"),
+        ),
+        false => not_started(&lost),
     })
+}
+
+fn not_started(lost: &lockkit::Error) -> Failure {
+    Failure::new(LOST, format!("the command was not started: {lost:#}"))
 }
 
 /// A lock, and how long it may be held.
@@ -174,8 +186,12 @@ mod tests {
 
     #[test]
     fn command_whose_lock_was_lost_at_its_end_has_not_succeeded() {
-        assert_eq!(ended_under_lock(5, Ok(())).unwrap(), 5);
-        let lost = ended_under_lock(0, Err(Error::new(ErrorKind::Lost, "hold"))).unwrap_err();
-        assert!(lost.status == LOST && lost.message.contains("ended with status 0"), "{}", lost.message);
+        assert_eq!(ended_under_lock(5, true, Ok(())).unwrap(), 5);
+        for (status, was_started, message) in [(0, true, "ended with status 0"), (137, false, "not started")]
+        {
+            let lost = Err(Error::new(ErrorKind::Lost, "hold"));
+            let lost = ended_under_lock(status, was_started, lost).unwrap_err();
+            assert!(lost.status == LOST && lost.message.contains(message), "{}", lost.message);
+        }
     }
 }

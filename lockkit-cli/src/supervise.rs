@@ -11,8 +11,8 @@
 //! of the group is left; only then the lock is released. A renewal after the first SIGTERM changes nothing: the job is
 //! ending.
 //!
-//! Nobody may read stderr. So a signal is sent before the message about it, and no message is waited for long
-//! ([`say_or_drop`]).
+//! Nobody may read stderr. So no message is waited for ([`say_or_drop`]): the one about a loss may come before the
+//! signal, but does not delay it.
 //!
 //! The first deadline is read before the job starts. So a lock that is lost before its first check here, because this
 //! program was stopped, has a deadline that passed unnoticed.
@@ -25,9 +25,10 @@ use std::{
 use crate::{
     clock,
     end_schedule::{EndSchedule, Step},
-    exit::{Failure, LOST, say_or_drop},
+    exit::{Failure, LOST},
     group::GROUP_CHECK_PAUSE_MAX,
     job::Job,
+    log::say_or_drop,
     signals::{Children, Signals},
 };
 

@@ -124,6 +124,8 @@ mod tests {
             &["run", "-w", url, "a", "--", "x"],
             &["who", "a", "redis://me:hunter2@h:port"],
             &["who", "a", "redis+sentinel://h/main?sentinel_password=hunter2"],
+            &["who", "a", "redis://h?password=hunter2"],
+            &["who", "a", "redis://h:port?password=hunter2"],
         ] {
             let message = message_for(arguments);
             assert!(!message.contains("hunter2") && message.contains("; see lockkit --help"), "{message:?}");

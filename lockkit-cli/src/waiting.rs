@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     describe::{describe, is_of},
-    exit::say_or_drop,
+    log::say_or_drop,
 };
 
 /// A shorter wait is not worth a line.

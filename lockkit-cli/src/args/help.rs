@@ -17,9 +17,9 @@ neither waited for nor ended: the lock does not protect them. Nor does it protec
 signal: write `sudo lockkit run ... -- command`, not `lockkit run ... -- sudo command`.
 
 Exit status: that of the command; 126: the command cannot be executed; 127: command not found; 128+n: signal n ended \
-the command or the wait; 75 (or -E): not acquired within `--timeout`; 76: lock lost while the command ran; 64: wrong \
-arguments, or an enclosing `lockkit run` holds the lock; 69: store unavailable; 70: unexpected state in the store; \
-71: error of the operating system; 77: denied by the store; 78: wrong configuration.";
+the command or the wait; 75 (or -E): not acquired within `--timeout`; 76: lock lost before or while the command \
+ran; 64: wrong arguments, or an enclosing `lockkit run` holds the lock; 69: store unavailable; 70: unexpected state in \
+the store; 71: error of the operating system; 77: denied by the store; 78: wrong configuration.";
 
 pub(super) const HOLD: &str = "\
 Prints the fencing token on stdout when the lock is held, and holds it until SIGINT, SIGTERM or another ending signal, \

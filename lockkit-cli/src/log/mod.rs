@@ -1,4 +1,5 @@
-//! What the library reports while it works (warnings, audit events), as plain lines on stderr.
+//! What is printed on stderr while a lock is waited for or held: messages for the user, and what the library reports
+//! (warnings, audit events), as plain lines. Of the latter:
 //!
 //! | given | printed |
 //! |---|---|
@@ -10,8 +11,9 @@
 //!
 //! Failure cases:
 //!
-//! * Nobody reads stderr (a stopped pager): the library reports from the thread that renews the lock, which must not
-//!   wait. A [`Printer`] has its own thread, and drops lines rather than queue them without a bound.
+//! * Nobody reads stderr (a stopped pager): the library reports from the thread that renews the lock, and messages come
+//!   from the thread that starts and ends the job; neither must wait. A [`Printer`] has its own thread, and drops lines
+//!   rather than queue them without a bound.
 //! * A store is away for hours, and every attempt to reach it is a warning: a warning that was printed within
 //!   [`REPEAT_PAUSE`](lines::REPEAT_PAUSE) is not printed again.
 //! * A text from the store contains control characters: they are escaped.
@@ -20,7 +22,10 @@ mod collector;
 mod lines;
 mod printer;
 
-use std::sync::Arc;
+use std::{
+    fmt,
+    sync::{Arc, LazyLock},
+};
 
 use tracing_subscriber::{EnvFilter, Layer, filter::LevelFilter, layer::SubscriberExt};
 
@@ -28,33 +33,34 @@ pub(crate) use self::collector::Collector;
 use self::{lines::Lines, printer::Printer};
 use crate::{
     args::MessageArguments,
-    exit::{use_colours, warn},
+    exit::{line, use_colours, warn},
 };
 
 /// The variable with a filter, as for other programs that log by `tracing`.
 const VARIABLE: &str = "RUST_LOG";
 
-/// The log of this process.
-#[derive(Debug)]
-pub(crate) struct Log(Arc<Printer>);
+/// The printer of this process.
+static PRINTER: LazyLock<Arc<Printer>> = LazyLock::new(Printer::start);
 
-impl Log {
-    /// Starts to print what the arguments and the environment select. A collector gets the warnings instead.
-    pub(crate) fn start(arguments: &MessageArguments, collector: Option<Collector>) -> Self {
-        let printer = Printer::start();
-        let filter = filter(arguments, collector.is_some());
-        let lines = Lines::new(Arc::clone(&printer), use_colours(), arguments.verbose == 0);
-        let collector = collector.map(|collector| collector.with_filter(LevelFilter::INFO));
-        let subscriber = tracing_subscriber::registry().with(lines.with_filter(filter)).with(collector);
-        // Fails if there is one already, and there is none.
-        let _ = tracing::subscriber::set_global_default(subscriber);
-        Self(printer)
-    }
+/// Starts to print what the arguments and the environment select. A collector gets the warnings instead.
+pub(crate) fn start(arguments: &MessageArguments, collector: Option<Collector>) {
+    let filter = filter(arguments, collector.is_some());
+    let lines = Lines::new(Arc::clone(&PRINTER), use_colours(), arguments.verbose == 0);
+    let collector = collector.map(|collector| collector.with_filter(LevelFilter::INFO));
+    let subscriber = tracing_subscriber::registry().with(lines.with_filter(filter)).with(collector);
+    // Fails if there is one already, and there is none.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
 
-    /// Waits, for a bounded time, until everything is printed.
-    pub(crate) fn finish(self) {
-        self.0.finish();
-    }
+/// Prints a message for the user, like [`say`](crate::exit::say), but never waits: the job must start and end in time,
+/// also if nobody reads stderr.
+pub(crate) fn say_or_drop(message: impl fmt::Display) {
+    PRINTER.print(line("", &message.to_string()));
+}
+
+/// Waits, for a bounded time, until everything is printed.
+pub(crate) fn finish() {
+    PRINTER.finish();
 }
 
 fn filter(arguments: &MessageArguments, is_collected: bool) -> EnvFilter {
@@ -74,4 +80,26 @@ fn filter(arguments: &MessageArguments, is_collected: bool) -> EnvFilter {
         }
     }
     EnvFilter::new(by_arguments.unwrap_or(default))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc::channel, thread};
+
+    use lockkit_testbed::HANG;
+
+    use super::*;
+
+    #[test]
+    fn message_does_not_wait_for_a_blocked_write_to_stderr() {
+        let blocked = std::io::stderr().lock();
+        let (done, is_done) = channel();
+        let caller = thread::spawn(move || {
+            say_or_drop("a message of a test");
+            done.send(())
+        });
+        assert_eq!(is_done.recv_timeout(HANG), Ok(()), "the message waits");
+        drop(blocked);
+        assert_eq!(caller.join().unwrap(), Ok(()));
+    }
 }

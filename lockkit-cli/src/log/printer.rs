@@ -14,7 +14,7 @@ use nix::sys::signal::SigSet;
 /// Most lines that wait to be printed; further ones are counted and dropped.
 const WAITING_MAX: usize = 256;
 
-/// Longest wait for the printer when the program ends.
+/// Longest wait for the printer when the program ends or stops.
 const FINISH_MAX: Duration = Duration::from_secs(2);
 
 /// Prints lines in their order.

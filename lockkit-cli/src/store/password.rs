@@ -18,9 +18,11 @@ const PASSWORD_BYTES_MAX: u64 = 4096;
 
 /// Whether a URL contains a password, or is malformed and might.
 pub(crate) fn may_hold_password(url: &str) -> bool {
+    /// The second one is an option in the URLs of other clients.
+    const OPTIONS: [&str; 2] = ["sentinel_password", "password"];
     match BackendUrl::parse(url) {
-        Ok(mut url) => url.password().is_some() || url.take("sentinel_password").is_some(),
-        Err(_) => url.contains('@') || url.contains("sentinel_password"),
+        Ok(mut url) => url.password().is_some() || OPTIONS.iter().any(|option| url.take(option).is_some()),
+        Err(_) => url.contains('@') || url.contains("password="),
     }
 }
 
@@ -137,7 +139,10 @@ mod tests {
     fn malformed_url_counts_as_containing_a_password() {
         assert!(may_hold_password("etcd://me:hunter2@h"));
         assert!(may_hold_password("etcd://me:hunter2@h:port"));
-        assert!(may_hold_password("redis+sentinel://h/main?sentinel_password=hunter2"));
+        for option in ["sentinel_password", "password"] {
+            assert!(may_hold_password(&format!("redis+sentinel://h/main?{option}=hunter2")));
+            assert!(may_hold_password(&format!("redis+sentinel://h:port/main?{option}=hunter2")));
+        }
         assert!(!may_hold_password("redis+sentinel://h/main?sentinel_password_file=/run/secret"));
         assert!(!may_hold_password("etcd://me@h:1"));
         assert!(!may_hold_password("file:///locks"));

@@ -9,8 +9,8 @@ const WITHOUT_SERVERS: [&str; 3] = ["memory", "file", "redis+unix"];
 
 /// Returns the URL that is probably meant by a text that is none. Nothing is repeated that may contain a password.
 pub(super) fn did_you_mean(text: &str) -> Option<String> {
-    // `password=` is an option in the URLs of other clients.
-    if text.contains('@') || text.contains("password=") || may_hold_password(text) {
+    // Before the slashes are added, the parser finds no login.
+    if text.contains('@') || may_hold_password(text) {
         return None;
     }
     if text.starts_with('/') {
