@@ -60,8 +60,8 @@ impl Sentinels {
     pub(crate) async fn find(&self, dialer: &Dialer) -> Result<Master, RequestError> {
         let (named, faults) = self.ask_all(dialer).await;
         if named.is_empty() {
-            let fault = RequestError::of_servers(faults).map(RequestError::of_sentinels);
-            return Err(fault.unwrap_or_else(|| RequestError::unexpected("no Sentinel is configured")));
+            return Err(RequestError::of_servers(faults)
+                .unwrap_or_else(|| RequestError::unexpected("no Sentinel is configured")));
         }
         newest(named)
     }
@@ -79,7 +79,7 @@ impl Sentinels {
         for answer in futures_util::future::join_all(answers).await {
             match answer {
                 Ok(master) => named.push(master),
-                Err(fault) => faults.push(fault),
+                Err(fault) => faults.push(fault.of_sentinels()),
             }
         }
         (named, faults)
