@@ -27,7 +27,7 @@ use crate::{
 use self::dialer::{published, subscribed_to};
 pub(crate) use self::{
     connection::Connection,
-    dialer::{Address, Dialer},
+    dialer::{Address, Dialer, MASTER, role},
     login::{Login, Password},
     sentinel::Sentinels,
     slots::SlotMasters,
