@@ -9,7 +9,11 @@
 //! * The former master accepts writes until it learns of its demotion, for 10 s and more. So this client subscribes to
 //!   every Sentinel, and abandons the connection as soon as one of them names another master.
 //! * All Sentinels have lost their state: their epochs begin again below the one that the client knows. An earlier epoch
-//!   counts if most Sentinels have it and none has a later one. One that was cut off names the master of its time.
+//!   counts if most Sentinels name the same master with it, none has a later one, and that server has the role of a
+//!   master. One Sentinel that was cut off names the master of its time. All of them may name a former master, because
+//!   they started from an old configuration. Where one address leads to several Sentinels, nobody knows how many agree.
+//! * After a failover, the other Sentinels lag behind the one that led it: they learn its epoch within some seconds. An
+//!   earlier epoch is looked at when a Sentinel names the same master a second time.
 //! * A Sentinel is restarted: the client subscribes again, and first asks whether it missed a change.
 //! * A connection to a Sentinel is dead without a sign, or a message is lost: each Sentinel is asked at intervals.
 
@@ -85,10 +89,11 @@ impl Sentinels {
         (named, faults)
     }
 
-    /// Cancels `broken` when one of the Sentinels names another master than this.
+    /// Cancels `broken` when one of the Sentinels names another master than this. `servers` connects to servers.
     pub(crate) fn watch(
         &self,
         dialer: &Dialer,
+        servers: &Dialer,
         current: &Master,
         broken: &CancellationToken,
     ) -> SentinelWatch {
@@ -97,6 +102,7 @@ impl Sentinels {
             let listener = SentinelListener {
                 sentinels: self.clone(),
                 dialer: dialer.clone(),
+                servers: servers.clone(),
                 address: address.clone(),
                 current: current.clone(),
             };
@@ -140,7 +146,10 @@ impl Sentinels {
 /// A subscription to one Sentinel.
 struct SentinelListener {
     sentinels: Sentinels,
+    /// Connects to Sentinels.
     dialer: Dialer,
+    /// Connects to servers, which have other users.
+    servers: Dialer,
     address: Address,
     current: Master,
 }
@@ -177,13 +186,15 @@ impl SentinelListener {
             Ok::<_, RequestError>(sentinel)
         });
         let mut sentinel = opened.await.unwrap_or_else(|_| Err(RequestError::no_reply()))?;
+        let mut last = None;
         loop {
             let asked = tokio::time::timeout(self.dialer.timeout, self.sentinels.ask(&mut sentinel)).await;
             let master = asked.unwrap_or_else(|_| Err(RequestError::no_reply()))?;
-            if self.is_replaced_by(&master).await {
+            if self.is_replaced_by(&master, last.as_ref()).await {
                 debug!(?master, "the Sentinels have a new master");
                 return Ok(true);
             }
+            last = Some(master);
             tokio::select! {
                 () = notice.notified() => {}
                 // The connection may be dead without a sign.
@@ -193,21 +204,32 @@ impl SentinelListener {
         }
     }
 
-    /// Returns whether this is another master than the current one, and not that of a Sentinel that was cut off.
-    async fn is_replaced_by(&self, master: &Master) -> bool {
+    /// Returns whether this is another master than the current one, and not that of a Sentinel that was cut off. `last`
+    /// is what the same Sentinel has answered before.
+    async fn is_replaced_by(&self, master: &Master, last: Option<&Master>) -> bool {
         match master.epoch.cmp(&self.current.epoch) {
             _ if master.address == self.current.address => false,
             Ordering::Greater => true,
+            Ordering::Less if last != Some(master) => false,
             // The other Sentinels may have a later epoch, or be the majority.
             Ordering::Less | Ordering::Equal => {
                 let (named, _) = self.sentinels.ask_all(&self.dialer).await;
                 let agree = named.iter().filter(|named| *named == master).count();
-                let is_of_most = 2 * agree > self.sentinels.addresses.len();
-                newest(named).is_ok_and(|found| {
-                    found.address != self.current.address && (found.epoch >= self.current.epoch || is_of_most)
-                })
+                let count = self.sentinels.addresses.len();
+                let is_of_most = count > 1 && 2 * agree > count;
+                let Ok(found) = newest(named) else { return false };
+                found.address != self.current.address
+                    && (found.epoch >= self.current.epoch
+                        || is_of_most && found == *master && self.is_a_master(&found.address).await)
             }
         }
+    }
+
+    /// Returns whether this server can be reached and has the role of a master.
+    async fn is_a_master(&self, server: &Address) -> bool {
+        let opened =
+            tokio::time::timeout(self.servers.timeout, self.servers.open_master(server, |_| {})).await;
+        opened.is_ok_and(|opened| opened.is_ok())
     }
 }
 
