@@ -4,6 +4,9 @@
 //!
 //! * A reply is lost: the request is repeated. The scripts find what an earlier copy of the same claim has done.
 //! * The client crate repeats a request to a cluster by itself. The fault of the last copy shows nothing about the others.
+//!   A waiting claim is then withdrawn as after a lost reply. A try is withdrawn once and fails: repeated, the withdrawal
+//!   would take as long as the cluster refuses requests, and its caller would not learn why. What an earlier copy was
+//!   granted then expires.
 //! * The claim is given up, or the session is closed: the request under way is awaited (it has a time limit). Then
 //!   everything of the claim is removed at the server; this is repeated until it is answered, at most for a ttl and the
 //!   time limit of a request. No heartbeat extends its wait meanwhile. A copy that was never answered may arrive even
@@ -88,13 +91,23 @@ impl RedisSession {
             }
             Ok(ClaimOutcome::GaveUp) => Ok(Acquired::GaveUp),
             Ok(ClaimOutcome::EntryGone) => Ok(Acquired::EntryGone),
-            Err(fault) => Err(self.error(claim, fault)),
+            Err(fault) => {
+                if self.may_hide_an_earlier_copy(&fault) && !entry.may_have_entries() {
+                    let withdrawn = Box::pin(self.end_at_server(&entry)).await;
+                    debug!(?withdrawn, claim = ?entry.id, "an earlier copy may have been executed");
+                }
+                Err(self.error(claim, fault))
+            }
         };
         if self.withdraw(&entry).await {
             self.claims.forget(claim.id());
         }
         self.claims.settle(&entry);
         answer
+    }
+
+    fn may_hide_an_earlier_copy(&self, fault: &RequestError) -> bool {
+        self.layout.on_cluster() && fault.may_hide_an_earlier_copy()
     }
 
     fn error(&self, claim: &Claim, fault: RequestError) -> Error {
@@ -208,13 +221,13 @@ impl RedisSession {
             if fault.may_have_executed() || fault.may_be_from_script() {
                 entry.mark_in_doubt();
             }
-            // A claim that does not wait fails at once, unless an earlier request may have left an entry.
-            let may_retry = claim.wait() || entry.may_have_entries();
-            if self.layout.on_cluster() && fault.may_hide_an_earlier_copy() {
-                entry.mark_in_doubt();
-            }
-            if !fault.is_transient() || !may_retry {
+            // A claim that does not wait fails, unless an earlier request may have left an entry.
+            if !fault.is_transient() || !claim.wait() && !entry.may_have_entries() {
                 return Err(fault);
+            }
+            // A try whose earlier copy may be hidden has failed by now: it is not repeated until the refusals end.
+            if self.may_hide_an_earlier_copy(&fault) {
+                entry.mark_in_doubt();
             }
             debug!(?fault, claim = ?claim.id(), "not answered");
             self.pause(claim, &mut pauses).await;
