@@ -29,14 +29,15 @@
 //! * The message comes before an answer that was sent earlier, or an answer after a message that was sent later: it does
 //!   not matter which comes first. Every answer is compared with the token by itself.
 //! * The claim is given up when the message comes: the withdrawal releases the lock.
-//! * The master has granted the lock, and nobody knows whether replicas have the grant: a waiting claim asks again. It may
-//!   have lost both connections, and that to the replicas comes back later.
+//! * The master has granted the lock, and nobody knows whether replicas have the grant: a waiting claim is withdrawn, and
+//!   the keeper makes a new one, at the end of the queue. If it asked again and again, it would keep the lock from all
+//!   others for as long as its connection to the replicas is cut.
 
 use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{
     BootInstant, Error, FencingToken, Result,
-    backend::{Acquired, Claim, Evidence, Grant, RetryPauses, retry_pauses},
+    backend::{Acquired, Claim, Evidence, Grant, retry_pauses},
     limits::RECHECK_PAUSE_MAX,
 };
 use tokio::time::Instant;
@@ -70,7 +71,7 @@ const RECHECK_PAUSE_FLOOR: f64 = 0.2;
 const PUSH_WINDOW_SHARE: u32 = 3;
 
 /// How a claim ended.
-enum ClaimOutcome {
+pub(crate) enum ClaimOutcome {
     Granted(FencingToken, BootInstant),
     GaveUp,
     EntryGone,
@@ -117,7 +118,7 @@ impl RedisSession {
     async fn run_claim(&self, claim: &Claim, entry: &Arc<ClaimEntry>) -> Result<ClaimOutcome, RequestError> {
         let queues = claim.wait() && self.queues;
         let mut call = self.params.acquire(entry, queues, &claim.metadata_json());
-        let (mut confirms, mut pauses) = (false, retry_pauses());
+        let mut confirms = false;
         let mut expiry_check = self.expiry_checks.join(entry.keys.lock());
         loop {
             let (state, sent) = match self.request(claim, entry, &call).await? {
@@ -126,10 +127,7 @@ impl RedisSession {
             };
             let extension = match state {
                 ClaimState::Granted(token) => {
-                    if self.confirm_at_replicas(claim, entry, token, &mut pauses).await? {
-                        return Ok(ClaimOutcome::Granted(token, sent.at));
-                    }
-                    continue;
+                    return self.confirm_at_replicas(claim, entry, token, sent.at).await;
                 }
                 ClaimState::Gone => return Ok(ClaimOutcome::EntryGone),
                 ClaimState::Busy(_) if !claim.wait() => {
@@ -155,10 +153,8 @@ impl RedisSession {
                 () = entry.woken() => {}
                 () = self.until_recheck(entry, &mut expiry_check) => {}
             }
-            if let Some((token, armed_at)) = self.pushed_grant(entry)
-                && self.confirm_at_replicas(claim, entry, token, &mut pauses).await?
-            {
-                return Ok(ClaimOutcome::Granted(token, armed_at));
+            if let Some((token, armed_at)) = self.pushed_grant(entry) {
+                return self.confirm_at_replicas(claim, entry, token, armed_at).await;
             }
         }
     }
@@ -230,16 +226,11 @@ impl RedisSession {
                 entry.mark_in_doubt();
             }
             debug!(?fault, claim = ?claim.id(), "not answered");
-            self.pause(claim, &mut pauses).await;
-        }
-    }
-
-    /// Waits before a request is repeated. Ends when the claim is given up or the session is closed.
-    pub(crate) async fn pause(&self, claim: &Claim, pauses: &mut RetryPauses) {
-        tokio::select! {
-            () = pauses.wait() => {}
-            () = claim.give_up() => {}
-            () = self.closed.cancelled() => {}
+            tokio::select! {
+                () = pauses.wait() => {}
+                () = claim.give_up() => {}
+                () = self.closed.cancelled() => {}
+            }
         }
     }
 
