@@ -4,6 +4,9 @@
 //!
 //! * A reply is lost: the request is repeated. The scripts find what an earlier copy of the same claim has done.
 //! * The client crate repeats a request to a cluster by itself. The fault of the last copy shows nothing about the others.
+//!   A waiting claim is then withdrawn as after a lost reply. A try is withdrawn once and fails: repeated, the withdrawal
+//!   would take as long as the cluster refuses requests, and its caller would not learn why. What an earlier copy was
+//!   granted then expires.
 //! * The claim is given up, or the session is closed: the request under way is awaited (it has a time limit). Then
 //!   everything of the claim is removed at the server; this is repeated until it is answered, at most for a ttl and the
 //!   time limit of a request. No heartbeat extends its wait meanwhile. A copy that was never answered may arrive even
@@ -26,14 +29,15 @@
 //! * The message comes before an answer that was sent earlier, or an answer after a message that was sent later: it does
 //!   not matter which comes first. Every answer is compared with the token by itself.
 //! * The claim is given up when the message comes: the withdrawal releases the lock.
-//! * The master has granted the lock, and nobody knows whether replicas have the grant: a waiting claim asks again. It may
-//!   have lost both connections, and that to the replicas comes back later.
+//! * The master has granted the lock, and nobody knows whether replicas have the grant: a waiting claim is withdrawn, and
+//!   the keeper makes a new one, at the end of the queue. If it asked again and again, it would keep the lock from all
+//!   others for as long as its connection to the replicas is cut.
 
 use std::{sync::Arc, time::Duration};
 
 use lockkit_core::{
     BootInstant, Error, FencingToken, Result,
-    backend::{Acquired, Claim, Evidence, Grant, RetryPauses, retry_pauses},
+    backend::{Acquired, Claim, Evidence, Grant, retry_pauses},
     limits::RECHECK_PAUSE_MAX,
 };
 use tokio::time::Instant;
@@ -67,7 +71,7 @@ const RECHECK_PAUSE_FLOOR: f64 = 0.2;
 const PUSH_WINDOW_SHARE: u32 = 3;
 
 /// How a claim ended.
-enum ClaimOutcome {
+pub(crate) enum ClaimOutcome {
     Granted(FencingToken, BootInstant),
     GaveUp,
     EntryGone,
@@ -88,13 +92,23 @@ impl RedisSession {
             }
             Ok(ClaimOutcome::GaveUp) => Ok(Acquired::GaveUp),
             Ok(ClaimOutcome::EntryGone) => Ok(Acquired::EntryGone),
-            Err(fault) => Err(self.error(claim, fault)),
+            Err(fault) => {
+                if self.may_hide_an_earlier_copy(&fault) && !entry.may_have_entries() {
+                    let withdrawn = Box::pin(self.end_at_server(&entry)).await;
+                    debug!(?withdrawn, claim = ?entry.id, "an earlier copy may have been executed");
+                }
+                Err(self.error(claim, fault))
+            }
         };
         if self.withdraw(&entry).await {
             self.claims.forget(claim.id());
         }
         self.claims.settle(&entry);
         answer
+    }
+
+    fn may_hide_an_earlier_copy(&self, fault: &RequestError) -> bool {
+        self.layout.on_cluster() && fault.may_hide_an_earlier_copy()
     }
 
     fn error(&self, claim: &Claim, fault: RequestError) -> Error {
@@ -104,7 +118,7 @@ impl RedisSession {
     async fn run_claim(&self, claim: &Claim, entry: &Arc<ClaimEntry>) -> Result<ClaimOutcome, RequestError> {
         let queues = claim.wait() && self.queues;
         let mut call = self.params.acquire(entry, queues, &claim.metadata_json());
-        let (mut confirms, mut pauses) = (false, retry_pauses());
+        let mut confirms = false;
         let mut expiry_check = self.expiry_checks.join(entry.keys.lock());
         loop {
             let (state, sent) = match self.request(claim, entry, &call).await? {
@@ -113,10 +127,7 @@ impl RedisSession {
             };
             let extension = match state {
                 ClaimState::Granted(token) => {
-                    if self.confirm_at_replicas(claim, entry, token, &mut pauses).await? {
-                        return Ok(ClaimOutcome::Granted(token, sent.at));
-                    }
-                    continue;
+                    return self.confirm_at_replicas(claim, entry, token, sent.at).await;
                 }
                 ClaimState::Gone => return Ok(ClaimOutcome::EntryGone),
                 ClaimState::Busy(_) if !claim.wait() => {
@@ -142,10 +153,8 @@ impl RedisSession {
                 () = entry.woken() => {}
                 () = self.until_recheck(entry, &mut expiry_check) => {}
             }
-            if let Some((token, armed_at)) = self.pushed_grant(entry)
-                && self.confirm_at_replicas(claim, entry, token, &mut pauses).await?
-            {
-                return Ok(ClaimOutcome::Granted(token, armed_at));
+            if let Some((token, armed_at)) = self.pushed_grant(entry) {
+                return self.confirm_at_replicas(claim, entry, token, armed_at).await;
             }
         }
     }
@@ -208,25 +217,20 @@ impl RedisSession {
             if fault.may_have_executed() || fault.may_be_from_script() {
                 entry.mark_in_doubt();
             }
-            // A claim that does not wait fails at once, unless an earlier request may have left an entry.
-            let may_retry = claim.wait() || entry.may_have_entries();
-            if self.layout.on_cluster() && fault.may_hide_an_earlier_copy() {
-                entry.mark_in_doubt();
-            }
-            if !fault.is_transient() || !may_retry {
+            // A claim that does not wait fails, unless an earlier request may have left an entry.
+            if !fault.is_transient() || !claim.wait() && !entry.may_have_entries() {
                 return Err(fault);
             }
+            // A try whose earlier copy may be hidden has failed by now: it is not repeated until the refusals end.
+            if self.may_hide_an_earlier_copy(&fault) {
+                entry.mark_in_doubt();
+            }
             debug!(?fault, claim = ?claim.id(), "not answered");
-            self.pause(claim, &mut pauses).await;
-        }
-    }
-
-    /// Waits before a request is repeated. Ends when the claim is given up or the session is closed.
-    pub(crate) async fn pause(&self, claim: &Claim, pauses: &mut RetryPauses) {
-        tokio::select! {
-            () = pauses.wait() => {}
-            () = claim.give_up() => {}
-            () = self.closed.cancelled() => {}
+            tokio::select! {
+                () = pauses.wait() => {}
+                () = claim.give_up() => {}
+                () = self.closed.cancelled() => {}
+            }
         }
     }
 

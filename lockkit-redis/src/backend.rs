@@ -199,4 +199,14 @@ mod tests {
             assert_eq!(error.kind(), kind, "{url}: {error}");
         }
     }
+
+    /// The advice to a server's user leads to another setting.
+    #[tokio::test]
+    async fn refused_login_to_one_sentinel_of_several_names_the_login_to_sentinels() {
+        let refusing = answering("HELLO", "-NOAUTH Authentication required.\r\n").await;
+        let url = format!("redis+sentinel://127.0.0.1:1,{refusing}/main");
+        let backend = RedisBackend::new(RedisConfig::from_url(BackendUrl::parse(&url).unwrap()).unwrap());
+        let error = backend.open_session(LONG, Clock::boot()).await.unwrap_err().to_string();
+        assert!(error.contains("sentinel_password") && !error.contains("LOCKKIT_PASSWORD"), "{error}");
+    }
 }

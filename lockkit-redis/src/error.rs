@@ -8,6 +8,9 @@ use redis::{RedisError, ServerErrorKind};
 use crate::tls;
 
 /// The possible effect of a failed request.
+///
+/// On a cluster, the client crate may have sent several copies, and this is the effect of the last one: see
+/// [`may_hide_an_earlier_copy`](RequestError::may_hide_an_earlier_copy).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Nothing: it never left this process.

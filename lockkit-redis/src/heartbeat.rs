@@ -46,7 +46,7 @@ impl RedisSession {
         let (armed_at, window) = (self.clock.now(), self.heartbeat_window());
         let (renewed, alive, (), ()) = tokio::join!(
             futures_util::future::join_all(batches.iter().map(|batch| self.renew_batch(batch, window))),
-            self.ping_if_idle(batches.is_empty()),
+            self.check_if_idle(batches.is_empty()),
             self.extend_waiters(),
             describe,
         );
@@ -130,9 +130,13 @@ impl RedisSession {
         Ok(held.into_iter().map(Ok).collect())
     }
 
-    /// Pings the server when no hold is renewed, so that the session still gets an answer.
-    async fn ping_if_idle(&self, is_idle: bool) -> Result<(), RequestError> {
-        if is_idle { self.server.ping(self.heartbeat_window()).await } else { Err(RequestError::no_reply()) }
+    /// Checks the server when no hold is renewed, so that the session still gets an answer.
+    async fn check_if_idle(&self, is_idle: bool) -> Result<(), RequestError> {
+        if is_idle {
+            self.server.check_serves(self.heartbeat_window()).await
+        } else {
+            Err(RequestError::no_reply())
+        }
     }
 
     /// Extends the lifetime of the metadata of leaders, which are stored with the token counter. Renewals name only the

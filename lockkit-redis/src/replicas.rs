@@ -11,20 +11,19 @@
 //!   like the main connection. A grant that it does not find is looked up once more over another connection.
 //! * The master is demoted during WAIT, which ends with UNBLOCKED: nobody knows which replicas have the grant. It is
 //!   looked up over another connection, as after a lost reply.
-//! * No connection is open, or the outcome is unknown: a waiting claim asks the master again, which restarts the lifetime
-//!   of the grant, and then the replicas. Until it is given up, other clients wait. A try fails.
-//! * The lock has gone meanwhile, or was granted to the same claim again: the grant is refused.
+//! * No connection is open, or the outcome is unknown: the grant is withdrawn. A try fails; for a waiting claim the keeper
+//!   makes a new one after a pause. Other clients may have the lock meanwhile.
+//! * The lock has gone meanwhile, or was granted to the same claim again (a failover that one of the two connections has
+//!   noticed, a lifetime shorter than two requests): the same. It says nothing about the replicas.
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use lockkit_core::{
-    ErrorKind, FencingToken,
-    backend::{Claim, RetryPauses},
-};
+use lockkit_core::{BootInstant, ErrorKind, FencingToken, backend::Claim};
 use redis::Value;
 use tracing::debug;
 
 use crate::{
+    acquire::ClaimOutcome,
     error::{Effect, RequestError},
     registry::ClaimEntry,
     server::Server,
@@ -69,9 +68,8 @@ impl Replicas {
                     // This connection may lead to a former master.
                     other => {
                         self.server.reconnect();
-                        self.too_few_replicas(format_args!(
-                            "the lock was gone when they were asked: {other:?}"
-                        ))
+                        let why = format!("the lock was gone when replicas were asked for it: {other:?}");
+                        RequestError::new(Effect::Busy, ErrorKind::Unavailable, why)
                     }
                 },
                 Err(fault) if fault.is_transient() => fault,
@@ -132,26 +130,27 @@ impl Replicas {
 }
 
 impl RedisSession {
-    /// Waits until the configured number of replicas has the grant that the master has made. Returns `false`, after a
-    /// pause, if a waiting claim must ask the master again.
+    /// Waits until the configured number of replicas has the grant that the master has made. If nobody knows whether they
+    /// have it, a waiting claim ends without a grant.
     pub(crate) async fn confirm_at_replicas(
         &self,
         claim: &Claim,
         entry: &ClaimEntry,
         token: FencingToken,
-        pauses: &mut RetryPauses,
-    ) -> Result<bool, RequestError> {
+        armed_at: BootInstant,
+    ) -> Result<ClaimOutcome, RequestError> {
         // If anything fails from here on, the grant must be withdrawn.
         entry.mark_in_doubt();
-        let Some(replicas) = &self.replicas else { return Ok(true) };
-        match replicas.confirm(&self.params.confirm(entry), token).await {
-            Err(fault) if claim.wait() && fault.is_transient() => {
-                debug!(?fault, claim = ?entry.id, "not confirmed by replicas");
-                self.pause(claim, pauses).await;
-                Ok(false)
+        if let Some(replicas) = &self.replicas {
+            match replicas.confirm(&self.params.confirm(entry), token).await {
+                Err(fault) if claim.wait() && fault.is_transient() => {
+                    debug!(?fault, claim = ?entry.id, "not confirmed by replicas");
+                    return Ok(ClaimOutcome::EntryGone);
+                }
+                confirmed => confirmed?,
             }
-            confirmed => confirmed.map(|()| true),
         }
+        Ok(ClaimOutcome::Granted(token, armed_at))
     }
 }
 
@@ -159,9 +158,9 @@ impl RedisSession {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-    use lockkit_conformance::direct::{LONG, acquire, fresh_name};
+    use lockkit_conformance::direct::{LONG, bounded, fresh_name, is_entry_gone, start};
     use lockkit_core::{
-        Clock,
+        Clock, LockClient,
         backend::{Backend, BackendUrl},
     };
 
@@ -170,7 +169,7 @@ mod tests {
         RedisBackend, RedisConfig,
         tests::scripted::{Answer, ScriptedServer, greeting},
         topology::{Dialer, Login, Topology},
-        wire::INSPECT,
+        wire::{INSPECT, RELEASE},
     };
 
     /// The first one may lead to a former master, and so would every later try.
@@ -195,23 +194,30 @@ mod tests {
         replicas.confirm(&confirm, FencingToken::new(7)).await.unwrap();
     }
 
-    /// After an outage, the main connection may be open before this one.
-    #[tokio::test]
-    async fn waiting_claim_asks_again_while_its_grant_cannot_be_looked_up() {
-        let asks = Arc::<AtomicUsize>::default();
-        let counted = Arc::clone(&asks);
+    /// Returns a client's backend at a server that has one replica. Counts the other scripts over its main connection, and
+    /// the withdrawals. The first connection that waits for replicas ends. As long as `refuses` is true of the counts, no
+    /// other one can be opened.
+    async fn without_replicas_while(
+        refuses: impl Fn(&Counts) -> bool + Send + Sync + 'static,
+    ) -> (RedisBackend, Arc<Counts>) {
+        let counts = Arc::<Counts>::default();
+        let counted = Arc::clone(&counts);
         let server = ScriptedServer::start(|_| {
             move |connection, words: &[String]| {
+                let is_release = words.get(1).is_some_and(|script| script == RELEASE.digest());
                 let answer = match (&*words[0], connection) {
+                    ("EVALSHA", 0) if is_release => {
+                        counted.releases.fetch_add(1, SeqCst);
+                        ":1\r\n"
+                    }
                     ("EVALSHA", 0) => {
-                        counted.fetch_add(1, SeqCst);
+                        counted.asks.fetch_add(1, SeqCst);
                         ":7\r\n"
                     }
-                    // The first one that waits for replicas.
                     ("EVALSHA", 1) => return Answer::EndOfConnection,
                     ("EVALSHA", _) => ":7\r\n",
                     ("WAIT", _) => ":1\r\n",
-                    ("HELLO", 2..) if counted.load(SeqCst) < 2 => {
+                    ("HELLO", 2..) if refuses(&counted) => {
                         "-LOADING Redis is loading the dataset in memory\r\n"
                     }
                     _ => return greeting(words),
@@ -220,10 +226,31 @@ mod tests {
             }
         });
         let url = format!("redis://{}/?min_replicas=1&request_timeout=60s", server.await.address);
-        let backend = RedisBackend::new(RedisConfig::from_url(BackendUrl::parse(&url).unwrap()).unwrap());
+        (RedisBackend::new(RedisConfig::from_url(BackendUrl::parse(&url).unwrap()).unwrap()), counts)
+    }
+
+    #[derive(Default)]
+    struct Counts {
+        asks: AtomicUsize,
+        releases: AtomicUsize,
+    }
+
+    /// It would keep the lock from all other clients, also if its connection to the replicas never comes back.
+    #[tokio::test]
+    async fn waiting_claim_whose_grant_cannot_be_looked_up_is_withdrawn() {
+        let (backend, counts) = without_replicas_while(|_| true).await;
         let session = backend.open_session(LONG, Clock::boot()).await.unwrap();
-        let grant = acquire(&session, &fresh_name()).await;
-        assert_eq!(grant.token(), FencingToken::new(7));
-        assert!(asks.load(SeqCst) >= 2);
+        assert!(is_entry_gone(&start(&session, &fresh_name()).ends().await));
+        assert_eq!(counts.releases.load(SeqCst), 1);
+    }
+
+    /// After an outage, the main connection may be open before this one.
+    #[tokio::test]
+    async fn acquire_waits_for_the_connection_to_replicas() {
+        let (backend, counts) = without_replicas_while(|counts| counts.asks.load(SeqCst) < 2).await;
+        let client = LockClient::builder(backend).ttl(LONG).build().await.unwrap();
+        let guard = bounded(client.lock("x").unwrap().acquire()).await.unwrap();
+        assert_eq!(guard.token(), FencingToken::new(7));
+        assert!(counts.asks.load(SeqCst) >= 2);
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     error::{Effect, RequestError},
     reconnect::{ConnectionState, OpenConnection, Reconnector},
     server_info::ServerInfo,
-    topology::{Connection, Connector, Listener, Topology},
+    topology::{Connection, Connector, Listener, MASTER, Topology, role},
     wire::Call,
 };
 
@@ -126,20 +126,17 @@ impl Server {
         .await
     }
 
-    /// Pings the server. Fails if it is one of several and no longer the master.
-    pub(crate) async fn ping(&self, timeout: Duration) -> Result<(), RequestError> {
+    /// Fails unless the server answers and, if it is one of several, is still the master.
+    pub(crate) async fn check_serves(&self, timeout: Duration) -> Result<(), RequestError> {
         let asks_role = self.is_one_of_several;
-        let ping = |mut connection: Connection| async move {
+        let ask = |mut connection: Connection| async move {
             let command = redis::cmd(if asks_role { "ROLE" } else { "PING" });
             match connection.query_one(&command).await? {
-                Value::Array(role) if role.first() == Some(&Value::BulkString(b"master".to_vec())) => {
-                    Ok(Value::Okay)
-                }
-                _ if asks_role => Err(RequestError::demoted()),
-                pong => Ok(pong),
+                answer if asks_role && role(&answer) != MASTER => Err(RequestError::demoted()),
+                answer => Ok(answer),
             }
         };
-        self.query(timeout, ping).await.map(drop)
+        self.query(timeout, ask).await.map(drop)
     }
 
     /// Pings the server that publishes to this client. It may serve no other request of this client.

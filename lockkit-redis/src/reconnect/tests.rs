@@ -319,7 +319,7 @@ async fn connection_has_served_when_it_has_executed_a_script_in_any_way() {
     for is_pipeline in [false, true] {
         let server = Server::connect(to(&redis, Arc::new(())).connector, Arc::new(())).await.unwrap();
         let health = server.current().unwrap().health;
-        server.ping(HANG).await.unwrap();
+        server.check_serves(HANG).await.unwrap();
         assert!(!health.has_answered.load(SeqCst));
         match is_pipeline {
             false => drop(server.run(&call).await.unwrap()),

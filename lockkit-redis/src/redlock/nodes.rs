@@ -87,8 +87,8 @@ impl Nodes {
         loop {
             self.set_subscription(lock, waits).await;
             // Another task may have sent its request meanwhile, which this one has overtaken.
-            let still = std::mem::replace(&mut waits, self.hints.has_waiters(lock));
-            if still == waits {
+            let sent = std::mem::replace(&mut waits, self.hints.has_waiters(lock));
+            if sent == waits {
                 return;
             }
         }

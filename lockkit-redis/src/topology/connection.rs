@@ -161,8 +161,8 @@ impl Connection {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-    use lockkit_conformance::direct::{HANG, LONG, fresh_name, try_acquire};
-    use lockkit_core::{Clock, ErrorKind, backend::Backend};
+    use lockkit_conformance::direct::{HANG, LONG, fresh_name, is_gave_up, start, try_acquire, until};
+    use lockkit_core::{Clock, ErrorKind, LockClient, backend::Backend};
 
     use super::*;
     use crate::{
@@ -191,5 +191,43 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert_eq!(releases.load(SeqCst), 1);
         assert!(cluster.scripts.load(SeqCst) > 2, "the client crate has sent no copies");
+    }
+    /// Else it would fail after the time limit of a try, without a reason.
+    #[tokio::test]
+    async fn try_that_a_cluster_refuses_fails_with_the_reason_although_its_withdrawal_is_refused() {
+        let releases = Arc::<AtomicUsize>::default();
+        let counted = Arc::clone(&releases);
+        let cluster = FakeCluster::answering(move |words| {
+            counted.fetch_add(usize::from(words[1] == RELEASE.digest()), SeqCst);
+            Answer::Text("-CLUSTERDOWN The cluster is down\r\n".to_owned())
+        })
+        .await;
+        let config =
+            RedisConfig::cluster([cluster.server.address.to_string()]).unwrap().request_timeout(HANG);
+        let client = LockClient::builder(RedisBackend::new(config)).ttl(LONG).build().await.unwrap();
+        let error = client.lock("x").unwrap().try_acquire().await.unwrap_err();
+        assert!(error.to_string().contains("CLUSTERDOWN"), "{error}");
+        assert!(releases.load(SeqCst) > 0, "not withdrawn");
+    }
+    /// As for a try: its entry would stay in the queue for a ttl.
+    #[tokio::test]
+    async fn waiting_claim_whose_last_copy_had_no_effect_is_withdrawn() {
+        let releases = Arc::<AtomicUsize>::default();
+        let counted = Arc::clone(&releases);
+        let cluster = FakeCluster::answering(move |words| {
+            let is_release = words[1] == RELEASE.digest();
+            counted.fetch_add(usize::from(is_release), SeqCst);
+            let answer = if is_release { ":1\r\n" } else { "-CLUSTERDOWN The cluster is down\r\n" };
+            Answer::Text(answer.to_owned())
+        })
+        .await;
+        let config =
+            RedisConfig::cluster([cluster.server.address.to_string()]).unwrap().request_timeout(HANG);
+        let session = RedisBackend::new(config).open_session(LONG, Clock::boot()).await.unwrap();
+        let waiting = start(&session, &fresh_name());
+        until("it has asked", async || cluster.scripts.load(SeqCst) > 0).await;
+        waiting.control.give_up();
+        assert!(is_gave_up(&waiting.ends().await));
+        assert_eq!(releases.load(SeqCst), 1);
     }
 }

@@ -22,6 +22,9 @@ use crate::{
 /// Commands that may be queued for a socket before their senders wait.
 const PIPELINE_COMMANDS: usize = 1024;
 
+/// The role of a server that may write.
+pub(crate) const MASTER: &[u8] = b"master";
+
 /// A server's host and port, or its Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Address {
@@ -116,16 +119,14 @@ impl Dialer {
         pushes: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Result<MultiplexedConnection, RequestError> {
         let mut connection = self.open(address, pushes).await?;
-        let role: Vec<Value> = redis::cmd("ROLE")
+        let answer: Value = redis::cmd("ROLE")
             .query_async(&mut connection)
             .await
             .map_err(|error| RequestError::from(error).at(address))?;
         let refused = |effect, kind, why| Err(RequestError::new(effect, kind, why).at(address));
-        match role.first() {
-            Some(Value::BulkString(word)) if word == b"master" => Ok(connection),
-            Some(Value::BulkString(word)) if word == b"sentinel" => {
-                refused(Effect::Refused, ErrorKind::InvalidConfig, IS_SENTINEL)
-            }
+        match role(&answer) {
+            MASTER => Ok(connection),
+            b"sentinel" => refused(Effect::Refused, ErrorKind::InvalidConfig, IS_SENTINEL),
             _ => refused(Effect::Busy, ErrorKind::Unavailable, "not a master"),
         }
     }
@@ -194,6 +195,17 @@ impl Dialer {
             ),
         };
         RequestError::new(Effect::Refused, ErrorKind::Unsupported, message)
+    }
+}
+
+/// Returns the role in an answer to ROLE; '' in another answer.
+pub(crate) fn role(answer: &Value) -> &[u8] {
+    match answer {
+        Value::Array(parts) => match parts.first() {
+            Some(Value::BulkString(role)) => role,
+            _ => b"",
+        },
+        _ => b"",
     }
 }
 

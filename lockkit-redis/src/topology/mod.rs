@@ -27,7 +27,7 @@ use crate::{
 use self::dialer::{published, subscribed_to};
 pub(crate) use self::{
     connection::Connection,
-    dialer::{Address, Dialer},
+    dialer::{Address, Dialer, MASTER, role},
     login::{Login, Password},
     sentinel::Sentinels,
     slots::SlotMasters,
@@ -259,7 +259,7 @@ impl Connector {
         let master = sentinels.find(&asking).await?;
         let broken = push_handler.broken.clone();
         let connection = self.dialer.open_master(&master.address, push_handler.for_node()).await?;
-        let watch = sentinels.watch(&asking, &master, &broken);
+        let watch = sentinels.watch(&asking, &self.dialer, &master, &broken);
         Ok(Connection::Node { connection, _watch: Some(Arc::new(watch)) })
     }
 

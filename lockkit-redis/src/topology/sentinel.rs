@@ -9,7 +9,11 @@
 //! * The former master accepts writes until it learns of its demotion, for 10 s and more. So this client subscribes to
 //!   every Sentinel, and abandons the connection as soon as one of them names another master.
 //! * All Sentinels have lost their state: their epochs begin again below the one that the client knows. An earlier epoch
-//!   counts if most Sentinels have it and none has a later one. One that was cut off names the master of its time.
+//!   counts if most Sentinels name the same master with it, none has a later one, and that server has the role of a
+//!   master. One Sentinel that was cut off names the master of its time. All of them may name a former master, because
+//!   they started from an old configuration. Where one address leads to several Sentinels, nobody knows how many agree.
+//! * After a failover, the other Sentinels lag behind the one that led it: they learn its epoch within some seconds. An
+//!   earlier epoch is looked at when a Sentinel names the same master a second time.
 //! * A Sentinel is restarted: the client subscribes again, and first asks whether it missed a change.
 //! * A connection to a Sentinel is dead without a sign, or a message is lost: each Sentinel is asked at intervals.
 
@@ -60,8 +64,8 @@ impl Sentinels {
     pub(crate) async fn find(&self, dialer: &Dialer) -> Result<Master, RequestError> {
         let (named, faults) = self.ask_all(dialer).await;
         if named.is_empty() {
-            let fault = RequestError::of_servers(faults).map(RequestError::of_sentinels);
-            return Err(fault.unwrap_or_else(|| RequestError::unexpected("no Sentinel is configured")));
+            return Err(RequestError::of_servers(faults)
+                .unwrap_or_else(|| RequestError::unexpected("no Sentinel is configured")));
         }
         newest(named)
     }
@@ -79,16 +83,17 @@ impl Sentinels {
         for answer in futures_util::future::join_all(answers).await {
             match answer {
                 Ok(master) => named.push(master),
-                Err(fault) => faults.push(fault),
+                Err(fault) => faults.push(fault.of_sentinels()),
             }
         }
         (named, faults)
     }
 
-    /// Cancels `broken` when one of the Sentinels names another master than this.
+    /// Cancels `broken` when one of the Sentinels names another master than this. `servers` connects to servers.
     pub(crate) fn watch(
         &self,
         dialer: &Dialer,
+        servers: &Dialer,
         current: &Master,
         broken: &CancellationToken,
     ) -> SentinelWatch {
@@ -97,6 +102,7 @@ impl Sentinels {
             let listener = SentinelListener {
                 sentinels: self.clone(),
                 dialer: dialer.clone(),
+                servers: servers.clone(),
                 address: address.clone(),
                 current: current.clone(),
             };
@@ -140,7 +146,10 @@ impl Sentinels {
 /// A subscription to one Sentinel.
 struct SentinelListener {
     sentinels: Sentinels,
+    /// Connects to Sentinels.
     dialer: Dialer,
+    /// Connects to servers, which have other users.
+    servers: Dialer,
     address: Address,
     current: Master,
 }
@@ -177,13 +186,15 @@ impl SentinelListener {
             Ok::<_, RequestError>(sentinel)
         });
         let mut sentinel = opened.await.unwrap_or_else(|_| Err(RequestError::no_reply()))?;
+        let mut last = None;
         loop {
             let asked = tokio::time::timeout(self.dialer.timeout, self.sentinels.ask(&mut sentinel)).await;
             let master = asked.unwrap_or_else(|_| Err(RequestError::no_reply()))?;
-            if self.is_replaced_by(&master).await {
+            if self.is_replaced_by(&master, last.as_ref()).await {
                 debug!(?master, "the Sentinels have a new master");
                 return Ok(true);
             }
+            last = Some(master);
             tokio::select! {
                 () = notice.notified() => {}
                 // The connection may be dead without a sign.
@@ -193,21 +204,32 @@ impl SentinelListener {
         }
     }
 
-    /// Returns whether this is another master than the current one, and not that of a Sentinel that was cut off.
-    async fn is_replaced_by(&self, master: &Master) -> bool {
+    /// Returns whether this is another master than the current one, and not that of a Sentinel that was cut off. `last`
+    /// is what the same Sentinel has answered before.
+    async fn is_replaced_by(&self, master: &Master, last: Option<&Master>) -> bool {
         match master.epoch.cmp(&self.current.epoch) {
             _ if master.address == self.current.address => false,
             Ordering::Greater => true,
+            Ordering::Less if last != Some(master) => false,
             // The other Sentinels may have a later epoch, or be the majority.
             Ordering::Less | Ordering::Equal => {
                 let (named, _) = self.sentinels.ask_all(&self.dialer).await;
                 let agree = named.iter().filter(|named| *named == master).count();
-                let is_of_most = 2 * agree > self.sentinels.addresses.len();
-                newest(named).is_ok_and(|found| {
-                    found.address != self.current.address && (found.epoch >= self.current.epoch || is_of_most)
-                })
+                let count = self.sentinels.addresses.len();
+                let is_of_most = count > 1 && 2 * agree > count;
+                let Ok(found) = newest(named) else { return false };
+                found.address != self.current.address
+                    && (found.epoch >= self.current.epoch
+                        || is_of_most && found == *master && self.is_a_master(&found.address).await)
             }
         }
+    }
+
+    /// Returns whether this server can be reached and has the role of a master.
+    async fn is_a_master(&self, server: &Address) -> bool {
+        let opened =
+            tokio::time::timeout(self.servers.timeout, self.servers.open_master(server, |_| {})).await;
+        opened.is_ok_and(|opened| opened.is_ok())
     }
 }
 
@@ -255,96 +277,4 @@ fn newest(named: Vec<Master>) -> Result<Master, RequestError> {
 }
 
 #[cfg(test)]
-mod epochs;
-
-#[cfg(test)]
-mod tests {
-    use lockkit_conformance::direct::{HANG, until};
-    use lockkit_core::limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
-    use lockkit_testbed::{Redis, RedisSentinels};
-    use tokio::time::Instant;
-
-    use super::*;
-    use crate::topology::Login;
-
-    /// Longer than the test: no Sentinel is asked at intervals.
-    const NEVER: Duration = Duration::from_secs(24 * 60 * 60);
-
-    fn address_of(server: &Redis) -> Address {
-        let endpoint = server.endpoint();
-        let (host, port) = endpoint.split_once(':').unwrap();
-        Address::Tcp(host.to_owned(), port.parse().unwrap())
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn failover_is_noticed_by_its_message_alone() {
-        let servers = RedisSentinels::start().unwrap();
-        let addresses = servers.sentinels().iter().map(address_of).collect();
-        let sentinels = Sentinels { addresses, master: RedisSentinels::NAME.to_owned() };
-        let dialer = Dialer { login: Login::default(), tls: None, timeout: NEVER };
-        let master = sentinels.find(&dialer).await.unwrap();
-        let broken = CancellationToken::new();
-        let _watch = sentinels.watch(&dialer, &master, &broken);
-        // The client subscribes, and asks once.
-        let has_asked = |sentinel: &Redis| {
-            let clients = sentinel.cli(&["CLIENT", "LIST"]).unwrap();
-            clients.text().lines().any(|line| line.contains(" sub=2 ") && line.contains(" cmd=sentinel"))
-        };
-        // Each ends the first subscription, as its restart would.
-        for ends in [true, false] {
-            let is_subscribed = async || servers.sentinels().iter().all(has_asked);
-            until("the client has subscribed to all Sentinels", is_subscribed).await;
-            for sentinel in servers.sentinels().iter().filter(|_| ends) {
-                sentinel.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap();
-            }
-        }
-        servers.failover().unwrap();
-        let noticed = tokio::time::timeout(HANG, broken.cancelled()).await;
-        noticed.expect("the Sentinels report the new master");
-    }
-
-    /// Else nothing of the time limit for connecting would be left for the master that the others name.
-    #[tokio::test(start_paused = true)]
-    async fn hanging_sentinel_takes_half_of_the_time() {
-        // The kernel accepts, and nobody answers.
-        let hanging = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = Address::Tcp("127.0.0.1".to_owned(), hanging.local_addr().unwrap().port());
-        let sentinels = Sentinels { addresses: vec![address.clone()], master: "main".to_owned() };
-        let dialer = Dialer { login: Login::default(), tls: None, timeout: NEVER };
-        let start = Instant::now();
-        let fault = sentinels.find(&dialer).await.unwrap_err();
-        assert!(fault.is_transient() && fault.message().contains(&address.to_string()), "{fault:?}");
-        assert!(start.elapsed() < NEVER * 3 / 4, "{:?}", start.elapsed());
-    }
-
-    /// A Sentinel was away for long, serves, and is restarted.
-    #[tokio::test(start_paused = true)]
-    async fn pauses_of_a_subscription_begin_again_after_one_that_served() {
-        let (start, mut tries) = (Instant::now(), Vec::new());
-        until_replaced(|| {
-            tries.push(start.elapsed());
-            std::future::ready(match tries.len() {
-                13 => Ok(false),
-                14 => Ok(true),
-                _ => Err(RequestError::no_reply()),
-            })
-        })
-        .await;
-        let pauses: Vec<Duration> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        // The timer has a resolution of one millisecond.
-        let shortest = RETRY_PAUSE_MIN..=2 * RETRY_PAUSE_MIN + Duration::from_millis(1);
-        assert!(shortest.contains(&pauses[0]) && pauses[11] >= RETRY_PAUSE_MAX / 2, "{pauses:?}");
-        assert!(shortest.contains(&pauses[12]), "{pauses:?}");
-    }
-
-    /// Else all clients of a server would ask at the same moment, again and again.
-    #[test]
-    fn clients_do_not_ask_a_sentinel_in_step() {
-        const TIMEOUT: Duration = Duration::from_secs(4);
-        let pauses: Vec<_> = (0..1_000).map(|_| recheck_pause(TIMEOUT)).collect();
-        let bounds = TIMEOUT * 3 / 4..=TIMEOUT * 5 / 4;
-        assert!(pauses.iter().all(|pause| bounds.contains(pause)), "{pauses:?}");
-        let spread = pauses.iter().max().unwrap().abs_diff(*pauses.iter().min().unwrap());
-        assert!(spread > TIMEOUT / 3, "{spread:?}");
-    }
-}
+mod tests;

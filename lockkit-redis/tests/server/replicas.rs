@@ -13,8 +13,8 @@ use lockkit_testbed::{Proxy, RedisReplicas};
 
 use crate::{
     common::{
-        LONG, acquire, assert_error, backend, bounded, enqueued, fresh_name, granted, only_renewal, release,
-        session, session_at, start, try_acquire, until,
+        LONG, acquire, assert_error, backend, bounded, enqueued, fresh_name, granted, is_entry_gone,
+        only_renewal, release, session, session_at, start, try_acquire, until,
     },
     topologies::is_renewed,
 };
@@ -80,7 +80,7 @@ async fn dead_connection_for_replicas_is_replaced() {
 
 /// As if the first grant was lost with a master, and the repeated request granted at another one.
 #[tokio::test(flavor = "multi_thread")]
-async fn grant_found_with_another_token_is_refused() {
+async fn grant_found_with_another_token_is_withdrawn() {
     let nodes = RedisReplicas::start().unwrap();
     let proxy = Proxy::start_redis(nodes.node(0).endpoint()).unwrap();
     let url = format!("redis://{}/{PATIENT}&min_replicas=1", proxy.endpoint());
@@ -94,8 +94,8 @@ async fn grant_found_with_another_token_is_refused() {
     let another = format!("{id}:{}", token.parse::<u64>().unwrap() + 1);
     nodes.node(0).cli(&["SET", name.as_str(), &another, "PX", "60000"]).unwrap();
     proxy.pass();
-    let error = claim.ends().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    // It says nothing about replicas: a new claim may be granted.
+    assert!(is_entry_gone(&claim.ends().await));
     assert_eq!(nodes.node(0).keys(name.as_str()).unwrap(), [""; 0], "the refused grant is still there");
 }
 
