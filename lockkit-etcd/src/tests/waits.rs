@@ -6,12 +6,12 @@ use lockkit_conformance::direct::{
     acquire, bounded, earliest_recheck, enqueued, fresh_name, is_entry_gone, is_gave_up, latest_recheck,
     release, start, try_acquire,
 };
-use lockkit_core::backend::Session;
+use lockkit_core::{LockName, backend::Session};
 use tokio::time::{Instant, advance, sleep};
 
 use super::{TTL, after_requests, busy, config, foreign, of_another_client, session, session_of, times};
 use crate::{
-    Form, Names,
+    EtcdConfig, Form, Names,
     client::scripted::{Fate, Script},
 };
 
@@ -225,14 +225,19 @@ async fn recheck_of_the_first_in_a_guarded_queue_finds_its_entry_gone() {
     assert!(since.elapsed() <= latest_recheck(TTL) + Duration::from_millis(1));
 }
 
+/// The forms in which a claim waits for one key, with that key.
+fn locks_of_one_key(name: &LockName) -> [(EtcdConfig, String); 2] {
+    [
+        (config(1).form(Form::Single), format!("lockkit/{name}")),
+        (config(1).guard("guards/"), format!("guards/{name}")),
+    ]
+}
+
 /// The watch begins at the revision that follows the read.
 #[tokio::test(start_paused = true)]
 async fn key_that_is_deleted_right_after_the_read_is_missed_by_no_watch() {
     let name = fresh_name();
-    for (config, key) in [
-        (config(1).form(Form::Single), format!("lockkit/{name}")),
-        (config(1).guard("guards/"), format!("guards/{name}")),
-    ] {
+    for (config, key) in locks_of_one_key(&name) {
         let script = Script::default();
         let session: std::sync::Arc<dyn Session> = session_of(&script, &config).await;
         script.put(&key, "");
@@ -328,10 +333,7 @@ async fn recheck_behind_a_claim_of_its_client_finds_the_key_of_the_waiter_gone()
 #[tokio::test(start_paused = true)]
 async fn waiter_for_one_key_rechecks_once_per_pause() {
     let name = fresh_name();
-    for (config, key) in [
-        (config(1).form(Form::Single), format!("lockkit/{name}")),
-        (config(1).guard("guards/"), format!("guards/{name}")),
-    ] {
+    for (config, key) in locks_of_one_key(&name) {
         let script = Script::default();
         let session: std::sync::Arc<dyn Session> = session_of(&script, &config).await;
         script.put(&key, "");

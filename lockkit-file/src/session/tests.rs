@@ -82,9 +82,8 @@ async fn close_ends_a_polling_waiter_at_once() {
     assert_eq!(ends_a_poll(close).await.unwrap_err().kind(), ErrorKind::Closed);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_poll_follows_each_pause() {
-    const PAUSE: Duration = Duration::from_millis(100);
+/// Polls a lock that is held for this time.
+async fn poll_held_lock(time: Duration, pauses: &mut impl Iterator<Item = Duration>) {
     let folder = tempfile::tempdir().unwrap();
     let (holding, waiting, control) = (session(&folder), session(&folder), ClaimControl::new());
     let _held = granted(&holding).await;
@@ -92,30 +91,27 @@ async fn a_poll_follows_each_pause() {
     let Ok(AttemptOutcome::Busy(file)) = waiting.attempt(&claim, None).await else {
         panic!("the lock is held")
     };
+    assert!(timeout(time, waiting.poll(&claim, file, pauses)).await.is_err(), "it is held");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poll_follows_each_pause() {
+    const PAUSE: Duration = Duration::from_millis(100);
     let mut taken = 0;
     let mut pauses = std::iter::repeat_with(|| {
         taken += 1;
         PAUSE
     });
-    let polling = waiting.poll(&claim, file, &mut pauses);
-    assert!(timeout(PAUSE * 5 / 2, polling).await.is_err(), "it is held");
+    poll_held_lock(PAUSE * 5 / 2, &mut pauses).await;
     assert_eq!(taken, 3);
 }
 
 /// Before the first check whether the file still has its name.
 #[tokio::test(start_paused = true)]
 async fn waiter_polls_twenty_times_a_second() {
-    let folder = tempfile::tempdir().unwrap();
-    let (holding, waiting, control) = (session(&folder), session(&folder), ClaimControl::new());
-    let _held = granted(&holding).await;
-    let claim = claim(&control);
-    let Ok(AttemptOutcome::Busy(file)) = waiting.attempt(&claim, None).await else {
-        panic!("the lock is held")
-    };
     let mut polls = 0;
     let mut pauses = POLL.build().inspect(|_| polls += 1);
-    let polling = waiting.poll(&claim, file, &mut pauses);
-    assert!(timeout(Duration::from_millis(900), polling).await.is_err(), "it is held");
+    poll_held_lock(Duration::from_millis(900), &mut pauses).await;
     assert!(polls >= 20, "{polls}");
 }
 

@@ -171,59 +171,50 @@ mod tests {
         wire::RELEASE,
     };
 
-    /// The master may have granted the lock and died before it answered an earlier copy. Its successor would keep the grant
-    /// for a ttl.
-    #[tokio::test]
-    async fn try_whose_last_copy_had_no_effect_is_withdrawn() {
+    const CLUSTERDOWN: &str = "-CLUSTERDOWN The cluster is down\r\n";
+
+    /// A cluster that is down and answers a withdrawal like this, its backend, and how many withdrawals were sent.
+    async fn cluster_that_is_down(withdrawn: &'static str) -> (FakeCluster, RedisBackend, Arc<AtomicUsize>) {
         let releases = Arc::<AtomicUsize>::default();
         let counted = Arc::clone(&releases);
         let cluster = FakeCluster::answering(move |words| {
             let is_release = words[1] == RELEASE.digest();
             counted.fetch_add(usize::from(is_release), SeqCst);
-            let answer = if is_release { ":1\r\n" } else { "-CLUSTERDOWN The cluster is down\r\n" };
-            Answer::Text(answer.to_owned())
+            Answer::Text(if is_release { withdrawn } else { CLUSTERDOWN }.to_owned())
         })
         .await;
         let config =
             RedisConfig::cluster([cluster.server.address.to_string()]).unwrap().request_timeout(HANG);
-        let session = RedisBackend::new(config).open_session(LONG, Clock::boot()).await.unwrap();
+        (cluster, RedisBackend::new(config), releases)
+    }
+
+    /// The master may have granted the lock and died before it answered an earlier copy. Its successor would keep the grant
+    /// for a ttl.
+    #[tokio::test]
+    async fn try_whose_last_copy_had_no_effect_is_withdrawn() {
+        let (cluster, backend, releases) = cluster_that_is_down(":1\r\n").await;
+        let session = backend.open_session(LONG, Clock::boot()).await.unwrap();
         let error = try_acquire(&session, &fresh_name()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert_eq!(releases.load(SeqCst), 1);
         assert!(cluster.scripts.load(SeqCst) > 2, "the client crate has sent no copies");
     }
+
     /// Else it would fail after the time limit of a try, without a reason.
     #[tokio::test]
     async fn try_that_a_cluster_refuses_fails_with_the_reason_although_its_withdrawal_is_refused() {
-        let releases = Arc::<AtomicUsize>::default();
-        let counted = Arc::clone(&releases);
-        let cluster = FakeCluster::answering(move |words| {
-            counted.fetch_add(usize::from(words[1] == RELEASE.digest()), SeqCst);
-            Answer::Text("-CLUSTERDOWN The cluster is down\r\n".to_owned())
-        })
-        .await;
-        let config =
-            RedisConfig::cluster([cluster.server.address.to_string()]).unwrap().request_timeout(HANG);
-        let client = LockClient::builder(RedisBackend::new(config)).ttl(LONG).build().await.unwrap();
+        let (_cluster, backend, releases) = cluster_that_is_down(CLUSTERDOWN).await;
+        let client = LockClient::builder(backend).ttl(LONG).build().await.unwrap();
         let error = client.lock("x").unwrap().try_acquire().await.unwrap_err();
         assert!(error.to_string().contains("CLUSTERDOWN"), "{error}");
         assert!(releases.load(SeqCst) > 0, "not withdrawn");
     }
+
     /// As for a try: its entry would stay in the queue for a ttl.
     #[tokio::test]
     async fn waiting_claim_whose_last_copy_had_no_effect_is_withdrawn() {
-        let releases = Arc::<AtomicUsize>::default();
-        let counted = Arc::clone(&releases);
-        let cluster = FakeCluster::answering(move |words| {
-            let is_release = words[1] == RELEASE.digest();
-            counted.fetch_add(usize::from(is_release), SeqCst);
-            let answer = if is_release { ":1\r\n" } else { "-CLUSTERDOWN The cluster is down\r\n" };
-            Answer::Text(answer.to_owned())
-        })
-        .await;
-        let config =
-            RedisConfig::cluster([cluster.server.address.to_string()]).unwrap().request_timeout(HANG);
-        let session = RedisBackend::new(config).open_session(LONG, Clock::boot()).await.unwrap();
+        let (cluster, backend, releases) = cluster_that_is_down(":1\r\n").await;
+        let session = backend.open_session(LONG, Clock::boot()).await.unwrap();
         let waiting = start(&session, &fresh_name());
         until("it has asked", async || cluster.scripts.load(SeqCst) > 0).await;
         waiting.control.give_up();
