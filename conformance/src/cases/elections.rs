@@ -166,8 +166,8 @@ async fn observers_never_see_an_older_leader_after_a_newer_one(cx: Cx) -> Result
 async fn successor_of_a_dead_leader_is_seen(cx: Cx) -> Result<()> {
     let (name, watching) = (cx.name(), cx.short_client().await?);
     let mut observer = watching.election(name.as_str())?.observe();
-    // Nothing renews this session.
-    let dying = cx.session(cx.short_ttl()).await?;
+    // Nothing renews this session. It must not end before its leader is seen.
+    let dying = cx.session(cx.short_ttl() * 2).await?;
     let bounds = cx.bounds(dying.ttl());
     let first = lead(&dying, &name, "dying").await?;
     sees(&mut observer, sight(bounds), Some((first.token(), "dying"))).await?;

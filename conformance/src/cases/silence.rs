@@ -80,11 +80,12 @@ async fn a_silent_waiter_delays_its_successors_no_longer_than_its_ttl(cx: Cx) ->
 
 async fn after_a_silent_waiter(cx: &Cx) -> Result<Takeover> {
     let name = cx.name();
-    let held = cx.lock(&name).await?.acquire().await?;
-    let silent = cx.session(cx.short_ttl()).await?;
+    let (held, behind) = (cx.lock(&name).await?.acquire().await?, cx.lock(&name).await?);
+    // Its entry must last until the other waiter is seen behind it.
+    let silent = cx.session(cx.short_ttl() * 2).await?;
     let dead = cx.wait_in(&silent, &name).await?;
     cx.waits_behind(&name, 0).await?;
-    let last = cx.enqueue(&cx.lock(&name).await?, 1).await?;
+    let last = cx.enqueue(&behind, 1).await?;
     let (bounds, start) = (cx.bounds(silent.ttl()), Instant::now());
     held.release().await?;
     let next = within(bounds.takeover(), "the waiter behind the silent one is granted", last).await???;
@@ -99,7 +100,8 @@ async fn after_a_silent_waiter(cx: &Cx) -> Result<Takeover> {
 async fn a_silent_waiter_is_not_granted_on_a_dead_entry(cx: Cx) -> Result<()> {
     let name = cx.name();
     let held = cx.lock(&name).await?.acquire().await?;
-    let silent = cx.session(cx.short_ttl()).await?;
+    // Its entry must last until it is seen to wait.
+    let silent = cx.session(cx.short_ttl() * 2).await?;
     let dead = cx.wait_in(&silent, &name).await?;
     cx.waits_behind(&name, 0).await?;
     let bounds = cx.bounds(silent.ttl());

@@ -81,8 +81,9 @@ impl Context {
 
     /// Returns a session that falls silent, with its grant, and another session that was granted the lock after it.
     pub(crate) async fn silent_and_next(&self, name: &LockName) -> Result<[(Arc<dyn Session>, Grant); 2]> {
-        let silent = self.session(self.short_ttl()).await?;
         let other = self.session(self.long_ttl()).await?;
+        // Opened last: it must not end before its grant.
+        let silent = self.session(self.short_ttl()).await?;
         let lost = take(&silent, name).await?;
         let bound = self.bounds(silent.ttl()).takeover();
         let next = within(bound, "the lock of a silent session is granted", take(&other, name)).await??;
