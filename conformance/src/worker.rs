@@ -26,7 +26,7 @@ use tokio::{
     sync::{mpsc, oneshot},
 };
 
-use crate::Harness;
+use crate::{Harness, direct::HANG};
 
 /// Starts the test program in this role; the value is the address of the store.
 const ROLE: &str = "LOCKKIT_CONFORMANCE_WORKER";
@@ -305,7 +305,8 @@ async fn serve(harness: &dyn Harness, address: &str) -> Result<()> {
     let Numbered { number, what: Request::Open { ttl } } = serde_json::from_str(&first)? else {
         bail!("the first request must open a client")
     };
-    let client = LockClient::builder(backend).ttl(ttl).build().await?;
+    // On a loaded machine, opening a session may take most of a short ttl. Then another one is opened.
+    let client = LockClient::builder(backend).ttl(ttl).connect_timeout(HANG).build().await?;
     answer(number, &Reply::Done)?;
     let guards = Arc::<Guards>::default();
     while let Some(line) = lines.next_line().await? {

@@ -10,6 +10,7 @@ use crate::{
     Case, Hook,
     case::{Need, case},
     context::{Cx, within},
+    direct::HANG,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -57,7 +58,7 @@ async fn a_guard_that_outlives_its_runtime_is_freed_by_the_ttl(cx: Cx) -> Result
     let outlived = move || -> Result<Duration> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (guard, ttl) = runtime.block_on(async {
-            let client = LockClient::builder(backend).ttl(ttl).build().await?;
+            let client = LockClient::builder(backend).ttl(ttl).connect_timeout(HANG).build().await?;
             let guard = client.lock(lock_name.as_str())?.acquire().await?;
             anyhow::Ok((guard, client.ttl()))
         })?;

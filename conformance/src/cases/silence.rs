@@ -17,7 +17,7 @@ use crate::{
     Case,
     case::{Need, case},
     context::{Cx, kind, within},
-    direct::take,
+    direct::{HANG, take},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -132,7 +132,7 @@ async fn blocked_executor_loses_its_lock_and_sees_the_loss(cx: Cx) -> Result<()>
     let blocked = move || -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let client = LockClient::builder(backend).ttl(ttl).build().await?;
+            let client = LockClient::builder(backend).ttl(ttl).connect_timeout(HANG).build().await?;
             let guard = client.lock(lock_name.as_str())?.acquire().await?;
             let token = guard.token();
             // The receiver is gone when the case has failed.
