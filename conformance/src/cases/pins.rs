@@ -28,7 +28,7 @@ const EARLY: Duration = Duration::from_millis(5);
 async fn pinned_entry_outlives_its_release(cx: Cx) -> Result<()> {
     let (name, at_least) = (cx.name(), Duration::from_secs(2));
     let (holder, waiter) = (cx.short_client().await?, cx.short_client().await?);
-    let lock = holder.lock(name.as_str())?.hold_at_least(at_least);
+    let (lock, third) = (holder.lock(name.as_str())?.hold_at_least(at_least), cx.lock(&name).await?);
     // A pin may last as long as a lease that is not renewed.
     let bound = at_least + cx.bounds_of(&waiter).takeover();
     for waits_before in [true, false] {
@@ -41,7 +41,7 @@ async fn pinned_entry_outlives_its_release(cx: Cx) -> Result<()> {
             cx.waits_behind(&name, 0).await?;
         }
         guard.release().await?;
-        ensure!(cx.lock(&name).await?.try_acquire().await?.is_none(), "free right after the release");
+        ensure!(third.try_acquire().await?.is_none(), "free right after the release");
         let next = within(bound, "the waiter is granted after the pin", next).await???;
         let waited = before.elapsed();
         ensure!(waited + EARLY >= at_least, "granted after {waited:?} already");
