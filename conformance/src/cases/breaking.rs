@@ -36,7 +36,7 @@ async fn break_holder(operator: &LockClient, name: &LockName) -> Result<Contende
 }
 
 async fn broken_holder_learns_of_its_loss_in_time(cx: Cx) -> Result<()> {
-    let (name, client, operator) = (cx.name(), cx.short_client().await?, cx.client().await?);
+    let (name, client, operator) = (cx.name(), cx.steady_client().await?, cx.client().await?);
     let guard = client.lock(name.as_str())?.acquire().await?;
     break_holder(&operator, &name).await?;
     let bounds = cx.bounds_of(&client);
@@ -72,7 +72,7 @@ async fn broken_lock_goes_to_the_next_waiter_at_once(cx: Cx) -> Result<()> {
 
 async fn stale_break_ends_no_other_hold(cx: Cx) -> Result<()> {
     let (name, other) = (cx.name(), cx.name());
-    let (client, operator) = (cx.short_client().await?, cx.client().await?);
+    let (client, operator) = (cx.steady_client().await?, cx.client().await?);
     let _first = cx.lock(&name).await?.acquire().await?;
     let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
     let stale = break_holder(&operator, &name).await?;
@@ -102,7 +102,7 @@ async fn stale_break_ends_no_other_hold(cx: Cx) -> Result<()> {
 }
 
 async fn break_leaves_no_entry_behind(cx: Cx) -> Result<()> {
-    let (name, client, operator) = (cx.name(), cx.short_client().await?, cx.client().await?);
+    let (name, client, operator) = (cx.name(), cx.steady_client().await?, cx.client().await?);
     let guard = client.lock(name.as_str())?.acquire().await?;
     break_holder(&operator, &name).await?;
     let bounds = cx.bounds_of(&client);
@@ -121,7 +121,7 @@ async fn break_leaves_no_entry_behind(cx: Cx) -> Result<()> {
 
 async fn other_locks_of_a_broken_holder_are_kept(cx: Cx) -> Result<()> {
     let (broken, waited) = (cx.name(), cx.name());
-    let (client, operator) = (cx.short_client().await?, cx.client().await?);
+    let (client, operator) = (cx.steady_client().await?, cx.client().await?);
     let first = client.lock(broken.as_str())?.acquire().await?;
     let mut kept = Vec::new();
     for _ in 0..3 {

@@ -44,7 +44,7 @@ const TRIES_MAX: usize = 20;
 
 async fn a_guard_ends_before_its_lock_ends_at_the_store(cx: Cx) -> Result<()> {
     let (name, clock) = (cx.name(), cx.clock());
-    let [client, other] = [cx.short_client().await?, cx.short_client().await?];
+    let [client, other] = [cx.steady_client().await?, cx.steady_client().await?];
     let lock = client.lock(name.as_str())?;
     for when in ["granted", "granted again"] {
         let guard = lock.acquire().await?;

@@ -109,7 +109,7 @@ async fn a_set_of_locks_is_all_or_nothing(cx: Cx) -> Result<()> {
 }
 
 async fn loss_of_one_lock_is_the_loss_of_the_set(cx: Cx) -> Result<()> {
-    let (names, client) = (names(&cx, 3), cx.short_client().await?);
+    let (names, client) = (names(&cx, 3), cx.steady_client().await?);
     let guard = client.lock_all(&names)?.acquire().await?;
     cx.inflict(crate::StoreFault::DeleteEntries(names[1].clone())).await?;
     let bounds = cx.bounds_of(&client);

@@ -75,7 +75,7 @@ async fn deleted_entry_is_reported_to_its_holder_within_a_heartbeat(cx: Cx) -> R
 }
 
 async fn a_deleted_entry_ends_no_other_hold(cx: Cx) -> Result<()> {
-    let client = cx.short_client().await?;
+    let client = cx.steady_client().await?;
     let mut guards: Vec<LockGuard> = Vec::new();
     for _ in 0..10 {
         guards.push(client.lock(cx.name().as_str())?.acquire().await?);
@@ -155,7 +155,7 @@ async fn work_under_a_lost_lock_is_stopped(cx: Cx) -> Result<()> {
 }
 
 async fn releasing_one_of_many_locks_disturbs_no_other(cx: Cx) -> Result<()> {
-    let client = cx.short_client().await?;
+    let client = cx.steady_client().await?;
     let mut guards: Vec<LockGuard> = Vec::new();
     for _ in 0..10 {
         guards.push(client.lock(cx.name().as_str())?.acquire().await?);
@@ -183,7 +183,7 @@ async fn nothing_renews_a_hold_after_its_release(cx: Cx) -> Result<()> {
     let (clients, cycles) = (cx.times(20, 10), cx.times(500, 6));
     let mut tasks = Vec::new();
     for _ in 0..clients {
-        let (name, client) = (cx.name(), cx.short_client().await?);
+        let (name, client) = (cx.name(), cx.steady_client().await?);
         let (heartbeat, cx) = (cx.bounds_of(&client).heartbeat, cx.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..cycles {

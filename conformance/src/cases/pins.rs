@@ -84,7 +84,7 @@ async fn pinned_entry_outlives_a_silent_session(cx: Cx) -> Result<()> {
 }
 
 async fn hold_that_lasts_longer_than_its_pin_is_kept(cx: Cx) -> Result<()> {
-    let (name, client) = (cx.name(), cx.short_client().await?);
+    let (name, client) = (cx.name(), cx.client_with_ttl(cx.short_ttl() * 2).await?);
     let at_least = client.ttl() / 2;
     let guard = client.lock(name.as_str())?.hold_at_least(at_least).acquire().await?;
     let end = Instant::now() + client.ttl() * 2;

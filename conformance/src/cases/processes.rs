@@ -132,7 +132,7 @@ async fn after_a_killed_waiter(cx: &Cx) -> Result<Takeover> {
 }
 
 async fn process_stopped_for_long_sees_its_loss(cx: Cx) -> Result<()> {
-    let (name, other) = (cx.name(), cx.short_client().await?);
+    let (name, other) = (cx.name(), cx.steady_client().await?);
     let worker = cx.worker(cx.short_ttl()).await?;
     let stale = worker.acquire(1, &name).await?;
     let fence = Fence::new();
@@ -180,13 +180,13 @@ async fn process_stopped_briefly_keeps_its_lock(cx: Cx) -> Result<()> {
 }
 
 async fn waiter_stopped_for_long_is_granted_once_free(cx: Cx) -> Result<()> {
-    let (name, client) = (cx.name(), cx.short_client().await?);
-    let held = client.lock(name.as_str())?.acquire().await?;
+    let name = cx.name();
+    let held = cx.lock(&name).await?.acquire().await?;
     let worker = cx.worker(cx.short_ttl()).await?;
     let waiting = worker.begin_acquire(1, &name)?;
     cx.waits_behind(&name, 0).await?;
     worker.stop().await?;
-    let bounds = cx.bounds_of(&client);
+    let bounds = cx.bounds(cx.short_ttl());
     if cx.info().lifetime == Lifetime::Session {
         cx.nobody_waits(&name, bounds.takeover()).await?;
     } else {
@@ -194,7 +194,7 @@ async fn waiter_stopped_for_long_is_granted_once_free(cx: Cx) -> Result<()> {
         sleep(bounds.ttl * 2).await;
     }
     held.release().await?;
-    let other = cx.short_client().await?;
+    let other = cx.steady_client().await?;
     let next = other.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
     let Some(next) = next else { anyhow::bail!("a stopped waiter still blocks the queue") };
     worker.resume()?;
@@ -231,10 +231,10 @@ async fn tokens_rise_over_processes(cx: Cx) -> Result<()> {
 async fn process_whose_wall_clock_steps_keeps_lock_and_place(cx: Cx) -> Result<()> {
     const STEP: Duration = Duration::from_secs(60 * 60);
     let (name, clock) = (cx.name(), cx.wall_clock()?);
-    let worker = cx.worker_with(cx.short_ttl(), &clock.environment()).await?;
-    let waiting = cx.worker_with(cx.short_ttl(), &clock.environment()).await?;
+    let worker = cx.worker_with(cx.steady_ttl(), &clock.environment()).await?;
+    let waiting = cx.worker_with(cx.steady_ttl(), &clock.environment()).await?;
     let client = cx.client().await?;
-    let (other, bounds) = (client.lock(name.as_str())?, cx.bounds(cx.short_ttl()));
+    let (other, bounds) = (client.lock(name.as_str())?, cx.bounds(cx.steady_ttl()));
     for forward in [true, false] {
         let token = worker.acquire(1, &name).await?;
         if !forward && let Ok(found) = client.inspect(name.as_str()).await {

@@ -154,7 +154,8 @@ async fn blocked_executor_loses_its_lock_and_sees_the_loss(cx: Cx) -> Result<()>
 }
 
 async fn own_thread_client_keeps_its_lock_while_the_executor_is_blocked(cx: Cx) -> Result<()> {
-    let (name, backend, ttl) = (cx.name(), cx.backend()?, cx.short_ttl());
+    // Long enough for a thread that must wait for a processor.
+    let (name, backend, ttl) = (cx.name(), cx.backend()?, cx.short_ttl() * 2);
     let blocked = move || -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {

@@ -34,7 +34,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 async fn lost_data_is_reported_as_a_loss(cx: Cx) -> Result<()> {
-    let (name, client) = (cx.name(), cx.short_client().await?);
+    let (name, client) = (cx.name(), cx.steady_client().await?);
     let guard = client.lock(name.as_str())?.acquire().await?;
     let bounds = cx.bounds_of(&client);
     cx.inflict(StoreFault::Wipe).await?;
@@ -167,7 +167,7 @@ async fn a_client_of_an_isolated_member_loses_its_lock_in_time(cx: Cx) -> Result
 }
 
 async fn a_full_store_grants_nothing_and_ends_no_hold(cx: Cx) -> Result<()> {
-    let (name, client) = (cx.name(), cx.short_client().await?);
+    let (name, client) = (cx.name(), cx.client_with_ttl(cx.short_ttl() * 2).await?);
     let guard = client.lock(name.as_str())?.acquire().await?;
     let bounds = cx.bounds_of(&client);
     cx.inflict(StoreFault::FillStore).await?;

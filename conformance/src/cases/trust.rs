@@ -64,7 +64,7 @@ async fn is_denied(cx: &Cx, shown: ShownCertificate) -> Result<()> {
 async fn forbidden_lock_is_denied_and_disturbs_no_other(cx: Cx) -> Result<()> {
     let (forbidden, name) = (cx.name(), cx.name());
     let backend = cx.backend_for(Access::AllBut(forbidden.clone())).await?;
-    let client = cx.client_of(backend, cx.short_ttl()).await?;
+    let client = cx.client_of(backend, cx.steady_ttl()).await?;
     let bounds = cx.bounds_of(&client);
     let held = client.lock(name.as_str())?.acquire().await?;
     let lock = client.lock(forbidden.as_str())?;

@@ -131,6 +131,12 @@ impl Context {
         Duration::from_secs(3).max(self.info().ttl_min)
     }
 
+    /// Returns a ttl for cases that wait for heartbeats, but not until it has passed. A few seconds without an answer
+    /// end no hold then, as they occur on a loaded machine.
+    pub(crate) fn steady_ttl(&self) -> Duration {
+        self.short_ttl() * 3
+    }
+
     pub(crate) fn bounds(&self, ttl: Duration) -> Bounds {
         Bounds::new(&self.info(), ttl, self.harness.time())
     }
@@ -179,6 +185,11 @@ impl Context {
     /// Returns a new client with the shortest ttl that cases use.
     pub(crate) async fn short_client(&self) -> Result<LockClient> {
         self.client_with_ttl(self.short_ttl()).await
+    }
+
+    /// Returns a new client with the [ttl](Self::steady_ttl) of cases that wait for heartbeats.
+    pub(crate) async fn steady_client(&self) -> Result<LockClient> {
+        self.client_with_ttl(self.steady_ttl()).await
     }
 
     pub(crate) async fn client_with_ttl(&self, ttl: Duration) -> Result<LockClient> {

@@ -125,7 +125,7 @@ async fn release_whose_reply_is_lost_spares_the_next_grant(cx: Cx) -> Result<()>
 }
 
 async fn lost_renewal_replies_end_no_hold(cx: Cx) -> Result<()> {
-    let (link, client) = linked(&cx, cx.short_ttl()).await?;
+    let (link, client) = linked(&cx, cx.short_ttl() * 2).await?;
     let guard = client.lock(cx.name().as_str())?.acquire().await?;
     let bounds = cx.bounds_of(&client);
     for _ in 0..3 {
@@ -276,7 +276,7 @@ async fn holds_and_waits_end_in_time_when_no_reply_arrives(cx: Cx) -> Result<()>
 }
 
 async fn delayed_reply_shortens_the_lifetime(cx: Cx) -> Result<()> {
-    let (link, client) = linked(&cx, cx.short_ttl()).await?;
+    let (link, client) = linked(&cx, cx.short_ttl() * 2).await?;
     let bounds = cx.bounds_of(&client);
     let delay = bounds.ttl / 30;
     link.inflict(LinkFault::Delay(delay)).await?;
@@ -350,7 +350,7 @@ async fn all_waiters_are_granted_over_flapping_connections(cx: Cx) -> Result<()>
 }
 
 async fn holds_and_waiters_survive_resets(cx: Cx) -> Result<()> {
-    let (link, client) = linked(&cx, cx.short_ttl()).await?;
+    let (link, client) = linked(&cx, cx.short_ttl() * 2).await?;
     let (name, busy) = (cx.name(), cx.name());
     let guard = client.lock(name.as_str())?.acquire().await?;
     let other = cx.lock(&busy).await?.acquire().await?;
