@@ -69,7 +69,8 @@ fn errors_of_all_calls(server: &MemoryServer, client: &Client) -> Vec<Error> {
 fn blocking_call_inside_a_runtime_is_refused_and_sends_nothing() {
     in_time(|| {
         let server = MemoryServer::new();
-        let client = client(&server);
+        // No heartbeat is due meanwhile.
+        let client = LockClient::builder(server.backend()).ttl(HANG * 20).build_blocking().unwrap();
         let before = server.requests();
         let check = |errors: Vec<Error>| {
             for error in errors {

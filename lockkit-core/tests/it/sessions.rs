@@ -260,7 +260,7 @@ fn a_client_on_its_own_thread_renews_while_the_callers_executor_is_blocked() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         // Long enough for a thread that must wait for a CPU.
-        let ttl = Duration::from_secs(2);
+        let ttl = Duration::from_secs(6);
         let build = |thread: bool| {
             let builder = LockClient::builder(server.backend()).ttl(ttl);
             if thread { builder.own_thread() } else { builder }
