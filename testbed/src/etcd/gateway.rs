@@ -41,8 +41,11 @@ impl Gateway {
         Self { agent: config.build().into(), endpoint: endpoint.to_owned(), login: None }
     }
 
+    /// Whether the server serves clients, and its cluster has a version. That is a proposal of its own, which on a busy
+    /// machine may come seconds later.
     pub(super) fn is_healthy(&self) -> bool {
-        self.get("/health").is_ok_and(|body| body.contains(r#""health":"true""#))
+        let shows = |path: &str, text: &str| self.get(path).is_ok_and(|body| body.contains(text));
+        shows("/health", r#""health":"true""#) && shows("/version", r#""etcdcluster":"3."#)
     }
 
     pub(super) fn metrics(&self) -> Result<Metrics> {
