@@ -17,7 +17,7 @@ fn run(test: impl Future<Output = ()>) {
 }
 
 async fn session(etcd: &Etcd) -> Arc<dyn Session> {
-    let url = BackendUrl::parse(&format!("{}/?names=raw", etcd.url())).unwrap();
+    let url = BackendUrl::parse(&format!("{}/?names=raw&request_timeout=10s", etcd.url())).unwrap();
     let backend = EtcdBackend::new(EtcdConfig::from_url(url).unwrap());
     backend.open_session(LONG, Clock::boot()).await.unwrap()
 }

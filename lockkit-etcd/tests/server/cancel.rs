@@ -3,8 +3,8 @@
 use lockkit_core::backend::Acquired;
 
 use crate::common::{
-    LONG, acquire, cancel_during_handoff, enqueued, fresh_name, is_gave_up, own_server, queue, release,
-    session, shared, start, until,
+    LONG, LONGEST, acquire, cancel_during_handoff, enqueued, fresh_name, is_gave_up, own_server, queue,
+    release, session, shared, start, until,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,7 +66,7 @@ async fn a_claim_given_up_before_it_starts_writes_nothing() {
 async fn a_cancel_right_at_the_wake_loses_no_grant() {
     const ROUNDS: usize = 200;
     let (etcd, name) = (shared(), fresh_name());
-    let (one, other) = (session(etcd, LONG).await, session(etcd, LONG).await);
+    let (one, other) = (session(etcd, LONGEST).await, session(etcd, LONGEST).await);
     let granted = cancel_during_handoff(&one, &other, &name, ROUNDS).await;
     println!("{granted} of {ROUNDS} claims were granted before they gave up");
     assert_eq!(etcd.keys(&queue(&name)).unwrap(), [""; 0]);

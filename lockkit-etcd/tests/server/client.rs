@@ -7,8 +7,8 @@ use lockkit_testbed::Etcd;
 
 use crate::common::{LONG, backend, bounded, lease_of_only_session, own_server, plain, shared, until};
 
-/// Close to the server's minimum, because tests wait for its end. Long enough that a busy machine renews in time.
-const SHORT: Duration = Duration::from_secs(4);
+/// Short, because tests wait for its end. Long enough that a busy machine renews in time.
+const SHORT: Duration = Duration::from_secs(8);
 
 async fn client(etcd: &Etcd, ttl: Duration) -> LockClient {
     LockClient::builder(backend(&etcd.url())).ttl(ttl).label("test").build().await.unwrap()

@@ -1,6 +1,6 @@
 //! Clusters that lose members.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use etcd_client::{Client, ConnectOptions};
 use futures_util::future::join_all;
@@ -17,14 +17,17 @@ use crate::common::{
 /// Longer than an election plus the time that the servers add to every lease after it.
 const TTL: Duration = Duration::from_secs(10);
 
-async fn client(url: &str) -> LockClient {
-    LockClient::builder(backend(url)).ttl(TTL).build().await.unwrap()
+/// For clients that must lose nothing while a busy machine holds an election.
+const LONGER: Duration = Duration::from_secs(20);
+
+async fn client(url: &str, ttl: Duration) -> LockClient {
+    LockClient::builder(backend(url)).ttl(ttl).build().await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_survives_the_leader_of_the_cluster() {
     let mut cluster = EtcdCluster::start().unwrap();
-    let client = client(&format!("{}/?request_timeout=1s", cluster.url())).await;
+    let client = client(&format!("{}/?request_timeout=1s", cluster.url()), LONGER).await;
     let held = client.lock("x").unwrap().acquire().await.unwrap();
     let leader = cluster.leader().unwrap();
     cluster.member_mut(leader).kill().unwrap();
@@ -56,19 +59,22 @@ async fn learner_among_the_endpoints_serves_nobody_and_costs_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_at_a_member_without_a_majority_is_lost() {
     let cluster = EtcdCluster::start().unwrap();
-    let one = client(&format!("{}/?request_timeout=1s", cluster.url())).await;
+    let one = client(&format!("{}/?request_timeout=1s", cluster.url()), LONGER).await;
     let held = one.lock("x").unwrap().acquire().await.unwrap();
     // A client that knows only the member that is cut from the others.
     let alone = cluster.leader().unwrap();
-    let stuck = client(&cluster.member(alone).url()).await;
+    let stuck = client(&cluster.member(alone).url(), TTL).await;
     let z = stuck.lock("z").unwrap();
     let believed = z.acquire().await.unwrap();
+    let renewed_until = || Instant::now() + held.remaining();
+    let before = renewed_until();
     cluster.cut(alone).unwrap();
     assert_eq!(bounded(believed.lost()).await.kind(), ErrorKind::Lost);
     assert_eq!(bounded(z.try_acquire()).await.unwrap_err().kind(), ErrorKind::Unavailable);
     let next = bounded(one.lock("z").unwrap().acquire()).await.unwrap();
     assert!(next.token() > believed.token());
     assert!(!believed.is_held());
+    until("the others have renewed it", async || renewed_until() > before + TTL / 10).await;
     held.check().unwrap();
     cluster.heal();
     next.release().await.unwrap();
@@ -85,7 +91,7 @@ async fn requests_that_wait_for_a_leader_share_their_pauses() {
     // Two endpoints that both answer, and both without a leader.
     let proxies = [(); 2].map(|()| Proxy::start_grpc(cluster.member(0).endpoint()).unwrap());
     let calls = || proxies.iter().map(|proxy| proxy.counts().calls).sum::<u64>();
-    let url = format!("etcd://{},{}", proxies[0].endpoint(), proxies[1].endpoint());
+    let url = format!("etcd://{},{}/?request_timeout=3s", proxies[0].endpoint(), proxies[1].endpoint());
     let session = session_at(&url, LONGEST).await;
     for other in [1, 2] {
         cluster.member_mut(other).kill().unwrap();
@@ -131,7 +137,7 @@ async fn heartbeats_that_meet_a_silent_member_are_sent_to_another() {
     const SESSIONS: usize = 20;
     const HEARTBEATS: usize = 6;
     let cluster = EtcdCluster::start().unwrap();
-    let url = format!("{}/?request_timeout=1s", cluster.url());
+    let url = format!("{}/?request_timeout=4s", cluster.url());
     let mut sessions = Vec::new();
     for _ in 0..SESSIONS {
         let session = session_at(&url, LONGEST).await;

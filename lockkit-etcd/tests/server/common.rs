@@ -18,6 +18,9 @@ use lockkit_testbed::{Etcd, Pool, Proxy, Taken};
 /// A ttl for sessions that are never renewed and must not end.
 pub(crate) const LONGEST: Duration = Duration::from_secs(3600);
 
+/// Time limit of requests for which a test chooses none: longer than a busy machine delays a reply.
+const PATIENT: Duration = Duration::from_secs(10);
+
 /// The server that is shared by all tests that do not disturb it.
 pub(crate) fn shared() -> &'static Etcd {
     static SHARED: OnceLock<Etcd> = OnceLock::new();
@@ -39,8 +42,11 @@ pub(crate) fn queue(name: &LockName) -> String {
     format!("lockkit/{name}/")
 }
 
+/// The backend at this URL, with a long time limit for requests if the URL has none.
 pub(crate) fn backend(url: &str) -> EtcdBackend {
-    EtcdBackend::new(EtcdConfig::from_url(BackendUrl::parse(url).unwrap()).unwrap())
+    let config = EtcdConfig::from_url(BackendUrl::parse(url).unwrap()).unwrap();
+    let is_limited = url.contains("request_timeout=");
+    EtcdBackend::new(if is_limited { config } else { config.request_timeout(PATIENT) })
 }
 
 /// Opens a session.
@@ -55,7 +61,7 @@ pub(crate) async fn session_at(url: &str, ttl: Duration) -> Arc<dyn Session> {
 /// The URL of the server behind this proxy. The time limit is short for lost requests, and long enough for a busy
 /// machine.
 pub(crate) fn url_through(proxy: &Proxy) -> String {
-    format!("etcd://{}/?request_timeout=1500ms", proxy.endpoint())
+    format!("etcd://{}/?request_timeout=5s", proxy.endpoint())
 }
 
 /// Returns a server for one test, and a session at it through a proxy.

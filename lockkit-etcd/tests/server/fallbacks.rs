@@ -8,17 +8,14 @@ use lockkit_testbed::Message;
 
 use crate::{
     common::{
-        LONG, acquire, bounded, enqueued, fresh_name, latest_recheck, queue, release, session, session_at,
-        sooner_than, url_through,
+        LONG, LONGEST, acquire, bounded, enqueued, fresh_name, latest_recheck, queue, release, session,
+        session_at, sooner_than, url_through,
     },
     setting::Setting,
 };
 
-/// A ttl with a re-check every 2 s; a session that is not renewed has time for two.
-const SHORT: Duration = Duration::from_secs(6);
-
-/// Delay that a busy machine may add to a wait, in the best of several rounds.
-const SLACK: Duration = Duration::from_secs(1);
+/// Delay that a busy machine may add to a wait, in the best of several rounds: before a second re-check.
+const SLACK: Duration = Duration::from_secs(5);
 
 /// While its own client holds the lock, a waiter watches nobody. Then another client holds it, and dies.
 #[tokio::test(flavor = "multi_thread")]
@@ -59,8 +56,8 @@ async fn waiter_without_a_handoff_is_granted_by_its_watch() {
 async fn waiter_without_events_is_granted_by_its_recheck() {
     let setting = Setting::start().await;
     setting.proxy.drop_messages(Message::Events, |_| true);
-    sooner_than(latest_recheck(SHORT) + SLACK, async || {
-        let waiter = session_at(&url_through(&setting.proxy), SHORT).await;
+    sooner_than(latest_recheck(LONGEST) + SLACK, async || {
+        let waiter = session_at(&url_through(&setting.proxy), LONGEST).await;
         let name = fresh_name();
         let held = acquire(&setting.one, &name).await;
         let waiting = enqueued(&waiter, &name).await;

@@ -167,6 +167,8 @@ async fn recheck_behind_a_foreign_key_writes_nothing() {
         assert_eq!(etcd.metrics().unwrap().proposals(), before.proposals(), "{options}");
         foreign.unlock().await;
         release(&session, &waiting.granted().await).await;
+        // The end of its lease would be a proposal of the next round.
+        bounded(session.close()).await.unwrap();
     }
 }
 

@@ -1,7 +1,7 @@
 //! Grants, queues, tries and tokens on an undisturbed server.
 
 use crate::common::{
-    LONG, acquire, assert_rising, backend, bounded, enqueued, fresh_name, is_gave_up, key_of, name,
+    LONG, LONGEST, acquire, assert_rising, backend, bounded, enqueued, fresh_name, is_gave_up, key_of, name,
     own_server, plain, queue, release, session, shared, try_acquire, until,
 };
 use etcd_client::{DeleteOptions, GetOptions, PutOptions};
@@ -74,7 +74,7 @@ async fn tokens_rise_over_a_thousand_handoffs() {
     let mut tasks = Vec::new();
     let tokens = std::sync::Arc::new(std::sync::Mutex::new(Vec::<FencingToken>::new()));
     for _ in 0..CLIENTS {
-        let (session, name, tokens) = (session(shared(), LONG).await, name.clone(), tokens.clone());
+        let (session, name, tokens) = (session(shared(), LONGEST).await, name.clone(), tokens.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..GRANTS_EACH {
                 let grant = acquire(&session, &name).await;

@@ -1,6 +1,6 @@
 //! Handoffs: a release writes the handoff key of the next client, which is faster than its watch on the predecessor.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use lockkit_core::{LockName, backend::Session};
 use lockkit_testbed::{Direction, Etcd, Flow, Proxy};
@@ -9,9 +9,6 @@ use crate::common::{
     LONG, acquire, cut, enqueued, fresh_name, is_entry_gone, is_gave_up, key_of, name, own_server, plain,
     queue, release, session, session_at, until, url_through,
 };
-
-/// A ttl with a re-check every 2 s.
-const SHORT: Duration = Duration::from_secs(6);
 
 /// Returns whether the handoff key of the client with this claim key, below `prefix`, names that claim.
 async fn has_handoff(etcd: &Etcd, prefix: &str, key: &str) -> bool {
@@ -119,7 +116,7 @@ async fn claim_granted_during_its_withdrawal_hands_the_lock_off() {
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_waiter_of_the_same_client_is_not_granted() {
     let (etcd, lock) = (own_server(), fresh_name());
-    let (one, other) = (session(&etcd, SHORT).await, session(&etcd, LONG).await);
+    let (one, other) = (session(&etcd, LONG).await, session(&etcd, LONG).await);
     let held = acquire(&one, &lock).await;
     let second = enqueued(&one, &lock).await;
     let deleted = enqueued(&one, &lock).await;

@@ -8,7 +8,7 @@ use lockkit_testbed::{Direction, Flow, Proxy};
 
 use crate::common::{
     LONGEST, acquire, bounded, fresh_name, lease_of_only_session, own_server, plain, session, session_at,
-    until, url_through,
+    until,
 };
 
 fn assert_all_renewed(heartbeat: &Renewals, held: &[Grant]) {
@@ -63,7 +63,9 @@ async fn heartbeat_whose_list_is_too_long_reads_the_holds_by_name() {
 async fn connection_that_falls_silent_is_replaced() {
     let etcd = own_server();
     let proxy = Proxy::start_grpc(etcd.endpoint()).unwrap();
-    let _session = session_at(&url_through(&proxy), LONGEST).await;
+    // A ping may take as long.
+    let url = format!("etcd://{}/?request_timeout=1500ms", proxy.endpoint());
+    let _session = session_at(&url, LONGEST).await;
     let accepted = proxy.counts().accepted;
     proxy.set(Direction::Replies, Flow::Hold);
     until("there is a new connection", async || proxy.counts().accepted > accepted).await;

@@ -19,11 +19,14 @@ use crate::common::{
 /// The shortest that the server grants.
 const SHORT: Duration = Duration::from_secs(2);
 
+/// The ttl of a client that dies: long enough to acquire and to pin on a busy machine.
+const DYING: Duration = Duration::from_secs(5);
+
 /// Longer than two of those.
-const PIN: Duration = Duration::from_secs(6);
+const PIN: Duration = Duration::from_secs(12);
 
 /// What the server may add to the lifetime of a lease, and a busy machine to a wait.
-const SLACK: Duration = Duration::from_secs(4);
+const SLACK: Duration = Duration::from_secs(6);
 
 async fn pin(session: &Arc<dyn Session>, grant: &Grant, at_least: Duration) {
     assert!(bounded(session.pins().unwrap().pin(grant, at_least)).await.unwrap());
@@ -50,15 +53,16 @@ async fn lease_of(etcd: &Etcd, grant: &Grant) -> i64 {
 /// Ends the holder after a pin; another client must be granted the lock neither before its end nor long after it.
 async fn next_is_granted_after_the_pin(end: impl AsyncFnOnce(&Etcd, Arc<dyn Session>, &Grant)) {
     let etcd = own_server();
-    let (one, other, name) = (session(&etcd, SHORT).await, session(&etcd, LONG).await, fresh_name());
+    let (other, one, name) = (session(&etcd, LONG).await, session(&etcd, DYING).await, fresh_name());
     let held = acquire(&one, &name).await;
     let started = Instant::now();
     pin(&one, &held, PIN).await;
+    let pinned = Instant::now();
     let next = enqueued(&other, &name).await;
     end(&etcd, one, &held).await;
     release(&other, &next.granted().await).await;
     let waited = started.elapsed();
-    assert!((PIN..PIN + SLACK).contains(&waited), "granted after {waited:?}");
+    assert!(waited >= PIN && pinned.elapsed() < PIN + SLACK, "granted after {waited:?}");
     until("nothing is left", async || etcd.keys(&queue(&name)).unwrap().is_empty()).await;
 }
 
@@ -124,8 +128,8 @@ async fn session_that_is_closed_before_the_end_of_a_pin_keeps_its_key() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hold_longer_than_its_pin_stays_held() {
-    const TTL: Duration = Duration::from_secs(3);
-    const HELD: Duration = Duration::from_secs(9);
+    const TTL: Duration = Duration::from_secs(6);
+    const HELD: Duration = Duration::from_secs(18);
     let etcd = own_server();
     let (session, name) = (session(&etcd, TTL).await, fresh_name());
     let (clock, held) = (Clock::boot(), acquire(&session, &name).await);
@@ -133,13 +137,17 @@ async fn hold_longer_than_its_pin_stays_held() {
     pin(&session, &held, TTL + TTL / 2).await;
     let of_pin = lease_of(&etcd, &held).await;
     assert_ne!(of_pin, of_session);
-    // As a keeper does.
+    // As a keeper does: on a busy machine, a heartbeat may fail.
     let mut heartbeats = tokio::time::interval(TTL / 3);
     let mut renewed_until = held.armed_at().after(TTL);
     while clock.now().since(started) < HELD {
         heartbeats.tick().await;
         assert!(clock.now() < renewed_until, "the hold was lost");
-        renewed_until = renewed_until.max(renewed(&session, &held).await.after(TTL));
+        match bounded(session.renew(std::slice::from_ref(&held))).await.holds.remove(0) {
+            (_, Renewal::Renewed { armed_at }) => renewed_until = renewed_until.max(armed_at.after(TTL)),
+            (_, Renewal::Unknown(_)) => {}
+            (_, gone) => panic!("not renewed but {gone:?}"),
+        }
     }
     assert_eq!(lease_of(&etcd, &held).await, of_session);
     release(&session, &held).await;

@@ -62,11 +62,11 @@ async fn every_server_that_was_tried_is_named_with_its_own_reason() {
     let redis = Redis::start().unwrap();
     let etcd = own_server();
     etcd.pause().unwrap();
-    let url = format!("etcd://{CLOSED},{},{}/?request_timeout=500ms", redis.endpoint(), etcd.endpoint());
+    let url = format!("etcd://{CLOSED},{},{}/?request_timeout=2s", redis.endpoint(), etcd.endpoint());
     let error = open(&url).await;
     assert_error(&error, ErrorKind::Unavailable, &format!("{CLOSED}: cannot connect: Connection refused"));
     assert_error(&error, ErrorKind::Unavailable, &format!("{}: answers as a Redis server", redis.endpoint()));
-    assert_error(&error, ErrorKind::Unavailable, &format!("{}: no answer within 500ms", etcd.endpoint()));
+    assert_error(&error, ErrorKind::Unavailable, &format!("{}: no answer within 2s", etcd.endpoint()));
     etcd.resume().unwrap();
 }
 
@@ -74,7 +74,7 @@ async fn every_server_that_was_tried_is_named_with_its_own_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn reachable_server_that_cannot_serve_is_named_beside_the_dead_ones() {
     let mut cluster = lockkit_testbed::EtcdCluster::start().unwrap();
-    let url = format!("{}/?request_timeout=1s", cluster.url());
+    let url = format!("{}/?request_timeout=2s", cluster.url());
     for number in 1..cluster.len() {
         cluster.member_mut(number).kill().unwrap();
     }
@@ -89,7 +89,7 @@ async fn reachable_server_that_cannot_serve_is_named_beside_the_dead_ones() {
 #[tokio::test(flavor = "multi_thread")]
 async fn request_of_an_open_session_names_its_servers() {
     let mut etcd = Etcd::start().unwrap();
-    let url = format!("etcd://{},{CLOSED}/?request_timeout=500ms", etcd.endpoint());
+    let url = format!("etcd://{},{CLOSED}/?request_timeout=3s", etcd.endpoint());
     let session = session_at(&url, LONG).await;
     let held = acquire(&session, &fresh_name()).await;
     etcd.kill().unwrap();

@@ -21,6 +21,7 @@ async fn idle_waiters_ask_for_two_keys_each_and_keep_one_watch_per_client() {
     let mut waiting = Vec::new();
     for _ in 0..WAITERS {
         waiting.push(enqueued(&other, &name).await);
+        bounded(other.renew(&[])).await;
     }
     let metrics = || etcd.metrics().unwrap();
     until("the first watches its predecessor", async || metrics().watchers() == 3).await;
@@ -51,7 +52,11 @@ async fn reused_key_is_not_taken_for_the_predecessor() {
     let waiting = enqueued(&other, &name).await;
     let key = key_of(&etcd, &waiting.claim);
     // Before, it would look at the queue in any case.
-    until("it watches its predecessor", async || etcd.metrics().unwrap().watchers() == 3).await;
+    until("it watches its predecessor", async || {
+        bounded(other.renew(&[])).await;
+        etcd.metrics().unwrap().watchers() == 3
+    })
+    .await;
     release(&one, &held).await;
     let again = enqueued(&one, &name).await;
     let keys = etcd.keys(&queue(&name)).unwrap();

@@ -1,6 +1,6 @@
 //! The watch stream of a session: it breaks, its history is compacted, its login expires.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use etcd_client::WatchOptions;
 use lockkit_core::limits::RETRY_PAUSE_MAX;
@@ -9,7 +9,7 @@ use lockkit_testbed::{Etcd, Message, Proxy};
 use crate::{
     common::{
         LONG, PASSWORD, acquire, bounded, enqueued, fresh_name, own_server, plain, plain_as, queue, release,
-        session, session_at, sooner_than, start_with_proxy, until, with_login,
+        session, session_at, start_with_proxy, until, with_login,
     },
     elections::{elected, proclaim, sees, watch},
     setting::Setting,
@@ -193,12 +193,14 @@ async fn stream_that_breaks_at_once_is_reopened_with_pauses() {
     setting.proxy.refuse();
     tokio::time::sleep(WATCHED).await;
     let made = accepted() - before;
-    assert!((1..=CONNECTIONS_MAX).contains(&made), "{made} connections in {WATCHED:?}");
+    assert!(made <= CONNECTIONS_MAX, "{made} connections in {WATCHED:?}");
+    until("there is a new connection", async || accepted() > before).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stream_that_worked_is_reopened_after_a_short_pause() {
     const BREAKS: usize = 6;
+    const ROUNDS_MAX: usize = 20;
     let setting = Setting::start().await;
     let watches = || setting.etcd.metrics().unwrap().grpc_received("Watch");
     let break_stream = async || {
@@ -210,8 +212,14 @@ async fn stream_that_worked_is_reopened_after_a_short_pause() {
     for _ in 0..BREAKS {
         break_stream().await;
     }
-    // Pauses that only grew would be longer by now.
-    sooner_than(RETRY_PAUSE_MAX / 2, break_stream).await;
+    // Pauses that only grew would be longer by now. Repeated, because a busy machine may delay the next stream.
+    let (short, mut took) = (RETRY_PAUSE_MAX / 2, Vec::new());
+    while took.last().is_none_or(|last| *last >= short) {
+        assert!(took.len() < ROUNDS_MAX, "never in less than {short:?}: {took:?}");
+        let start = Instant::now();
+        break_stream().await;
+        took.push(start.elapsed());
+    }
 }
 
 /// Checks that a waiter whose login has ended watches the foreign key before it.

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::Metrics;
 
-/// Longest time for one request to the gateway.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time for one request to the gateway: generous, because most tests take a failure for the end.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The JSON gateway of one etcd server.
 #[derive(Debug)]
@@ -41,8 +41,11 @@ impl Gateway {
         Self { agent: config.build().into(), endpoint: endpoint.to_owned(), login: None }
     }
 
+    /// Whether the server serves clients, and its cluster has a version. That is a proposal of its own, which on a busy
+    /// machine may come seconds later.
     pub(super) fn is_healthy(&self) -> bool {
-        self.get("/health").is_ok_and(|body| body.contains(r#""health":"true""#))
+        let shows = |path: &str, text: &str| self.get(path).is_ok_and(|body| body.contains(text));
+        shows("/health", r#""health":"true""#) && shows("/version", r#""etcdcluster":"3."#)
     }
 
     pub(super) fn metrics(&self) -> Result<Metrics> {
