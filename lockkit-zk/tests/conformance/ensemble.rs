@@ -77,9 +77,15 @@ async fn node_of_the_previous_session_is_not_adopted() -> Result<()> {
     // Less than a heartbeat may take.
     ensemble.delay(follower, ttl / 60);
     to_follower.pass();
-    // The first reply is that of the new session's own node, the second that of the create, which is then looked up.
-    to_follower.swallow_reply(2);
-    let new = timeout(HANG, client.lock("job")?.acquire()).await.context("the old node is waited for")??;
+    // The reply to the create is lost, which is then looked up.
+    let below = directory(&lock) + "/";
+    to_follower.hold_requests_from(&below);
+    let handle = client.lock("job")?;
+    let acquiring = tokio::spawn(async move { handle.acquire().await });
+    until("the create is held", async || Ok(to_follower.holds(&below))).await?;
+    to_follower.swallow_reply(1);
+    to_follower.set(Direction::Requests, Flow::Pass);
+    let new = timeout(HANG, acquiring).await.context("the old node is waited for")???;
     let owners = off(|| sessions_of(leader, &lock))?;
     ensure!(owners.len() == 1 && owners != old_sessions, "{owners:x?} after {old_sessions:x?}");
     ensure!(off(|| entries(leader, &lock))?.len() == 1, "more than one node");
@@ -185,6 +191,7 @@ async fn waiters_that_move_to_another_server_are_woken_once() -> Result<()> {
     for client in clients.into_iter().chain([holding]) {
         client.close().await?;
     }
-    ensure!(off(|| there.watches())? == 0 && off(|| entries(there, &lock))?.is_empty());
+    ensure!(off(|| entries(there, &lock))?.is_empty());
+    until("no watch is left", async || Ok(off(|| there.watches())? == 0)).await?;
     until("nothing is left", async || Ok(off(|| there.ephemerals())?.is_empty())).await.map(drop)
 }
