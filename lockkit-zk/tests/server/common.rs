@@ -80,8 +80,14 @@ pub(crate) fn queue(server: &ZooKeeper, name: &LockName) -> Vec<String> {
     server.children(&node(name)).unwrap()
 }
 
+/// Returns a backend for this URL. Where it names no request timeout, requests have more time than by default: on a busy
+/// machine, an open may take seconds.
 pub(crate) fn backend(url: &str) -> ZkBackend {
-    ZkBackend::new(ZkConfig::from_url(BackendUrl::parse(url).unwrap()).unwrap())
+    let config = ZkConfig::from_url(BackendUrl::parse(url).unwrap()).unwrap();
+    ZkBackend::new(match url.contains("request_timeout=") {
+        true => config,
+        false => config.request_timeout(Duration::from_secs(10)),
+    })
 }
 
 /// Opens a new session, as another process would have it.
