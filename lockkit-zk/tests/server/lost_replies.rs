@@ -214,7 +214,8 @@ async fn lost_event_is_covered_by_a_recheck() {
     let server = own_server();
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (other, name) = (session(&server, LONG).await, fresh_name());
-    let session = session_at(&url_through(&proxy), SHORT).await;
+    // It outlasts its first re-check without heartbeats.
+    let session = session_at(&url_through(&proxy), 2 * SHORT).await;
     let held = acquire(&other, &name).await;
     let waiting = watching(&server, &session, &name).await;
     proxy.drop_messages(Message::Events, |_| true);

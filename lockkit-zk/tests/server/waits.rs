@@ -18,11 +18,12 @@ async fn renew_now_and_then(session: Arc<dyn Session>) {
     }
 }
 
-/// Opens sessions of a holder and, through a proxy, of a waiter, for locks that are one node.
+/// Opens sessions of a holder and, through a proxy, of a waiter, for locks that are one node. The waiter's outlasts its
+/// first re-check also without heartbeats.
 async fn single_node_sessions(server: &ZooKeeper) -> (Proxy, Arc<dyn Session>, Arc<dyn Session>) {
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let holder = session_at(&format!("{}/?form=single", server.url()), LONG).await;
-    let waiter = session_at(&format!("{}&form=single", url_through(&proxy)), SHORT).await;
+    let waiter = session_at(&format!("{}&form=single", url_through(&proxy)), 2 * SHORT).await;
     (proxy, holder, waiter)
 }
 
