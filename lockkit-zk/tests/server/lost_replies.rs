@@ -8,7 +8,8 @@ use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeperEnsemble};
 use crate::common::{
     BEFORE_A_RECHECK, LONG, PendingClaim, SHORT, acquire, bounded, contend, enqueued, fresh_name, heartbeat,
     held_create, is_gave_up, is_renewed, mark, node, own_ensemble, own_server, plain, queue, release,
-    session, session_at, shared, sooner_than, start, start_claim, through_proxy, until, url_through, watching,
+    session, session_at, shared, sooner_than, start, start_claim, through_proxy, until, url_through,
+    watching,
 };
 
 #[tokio::test(flavor = "multi_thread")]
