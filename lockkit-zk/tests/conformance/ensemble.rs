@@ -77,14 +77,15 @@ async fn node_of_the_previous_session_is_not_adopted() -> Result<()> {
     // Less than a heartbeat may take.
     ensemble.delay(follower, ttl / 60);
     to_follower.pass();
-    // The reply to the create is lost, which is then looked up.
+    // The create arrives at the late follower and the reply to it, or one just before it, is lost: it is looked up.
     let below = directory(&lock) + "/";
     to_follower.hold_requests_from(&below);
     let handle = client.lock("job")?;
     let acquiring = tokio::spawn(async move { handle.acquire().await });
     until("the create is held", async || Ok(to_follower.holds(&below))).await?;
-    to_follower.swallow_reply(1);
     to_follower.set(Direction::Requests, Flow::Pass);
+    until("the create is sent", async || Ok(!to_follower.holds(&below))).await?;
+    to_follower.swallow_reply(1);
     let new = timeout(HANG, acquiring).await.context("the old node is waited for")???;
     let owners = off(|| sessions_of(leader, &lock))?;
     ensure!(owners.len() == 1 && owners != old_sessions, "{owners:x?} after {old_sessions:x?}");
