@@ -160,7 +160,8 @@ async fn hold_whose_file_cannot_be_checked_is_unknown() {
     assert!(matches!(heartbeat.holds[..], [(_, Renewal::Unknown(_))]), "{heartbeat:?}");
 }
 
-#[tokio::test]
+/// Time stands still while a file is read: no heartbeat takes too long.
+#[tokio::test(start_paused = true)]
 async fn released_hold_is_gone_and_its_session_is_renewed() {
     let folder = tempfile::tempdir().unwrap();
     let session = session(&folder);
@@ -172,7 +173,7 @@ async fn released_hold_is_gone_and_its_session_is_renewed() {
     assert!(matches!(released, Renewal::Gone) && matches!(held, Renewal::Renewed { .. }), "{renewals:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn file_in_place_of_the_folder_ends_session_and_holds() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("locks");

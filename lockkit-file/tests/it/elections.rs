@@ -187,7 +187,8 @@ async fn observer_sees_values_and_the_end_although_nothing_notifies() {
     let leadership = leading.election(NAME).unwrap().campaign("one").await.unwrap();
     let mut observer = looking.election(NAME).unwrap().observe();
     let mut next = async || {
-        let next = tokio::time::timeout(LEADER_POLL_PAUSE * 10, observer.next()).await;
+        // The ordinary re-check comes after 8.75 s at least.
+        let next = tokio::time::timeout(LEADER_POLL_PAUSE * 30, observer.next()).await;
         next.expect("before the ordinary re-check").unwrap().unwrap().map(|leader| leader.value)
     };
     assert_eq!(next().await.as_deref(), Some("one"));

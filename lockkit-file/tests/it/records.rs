@@ -7,7 +7,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -107,23 +107,28 @@ async fn readers_never_see_a_part_of_a_record() {
     let held = grant(&*writing, None).await;
     assert!(write(&*writing, &held, "").await.unwrap());
     let (reader, stop) = (session(folder.path()).await, Arc::new(AtomicBool::new(false)));
-    let stopped = Arc::clone(&stop);
+    let (stopped, seen) = (Arc::clone(&stop), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&seen);
     let reading = tokio::spawn(async move {
         let mut lengths = BTreeSet::new();
         while !stopped.load(Ordering::Relaxed) {
             let record = read(&*reader).await.unwrap().expect("it never has no name");
             assert!(record.bytes().all(|byte| usize::from(byte) == record.len() % 10 + 48), "{record}");
             lengths.insert(record.len());
+            count.store(lengths.len(), Ordering::Relaxed);
         }
-        lengths.len()
     });
-    for number in 0..WRITES {
+    let mut number = 0;
+    // On a busy machine, the reader may miss many of them.
+    while number < WRITES || seen.load(Ordering::Relaxed) <= WRITES / 5 {
+        assert!(!reading.is_finished(), "the reader has failed");
+        number += 1;
         let length = number * 7919 % 50_000;
         let record = (length % 10).to_string().repeat(length);
         assert!(write(&*writing, &held, &record).await.unwrap());
     }
     stop.store(true, Ordering::Relaxed);
-    assert!(soon("the reader", reading).await.unwrap() > WRITES / 5, "hardly a record was read");
+    soon("the reader", reading).await.unwrap();
 }
 
 #[tokio::test]

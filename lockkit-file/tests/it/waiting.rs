@@ -85,7 +85,7 @@ async fn wait_that_times_out_returns_none_and_leaves_nothing() {
     child.held().await;
     let lock = client.lock(NAME).unwrap();
     // Long enough for the first attempt on a busy machine. One of the two polls, the other queues behind it.
-    let wait = Duration::from_secs(1);
+    let wait = Duration::from_secs(5);
     let (first, second) = tokio::join!(lock.acquire_timeout(wait), lock.acquire_timeout(wait));
     assert!(first.unwrap().is_none() && second.unwrap().is_none());
     child.release().await;

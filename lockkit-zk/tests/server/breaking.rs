@@ -86,7 +86,7 @@ async fn broken_leader_proclaims_and_records_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn guard_of_a_broken_hold_is_lost_within_a_heartbeat() {
     let (server, name) = (shared(), fresh_name());
-    let client = LockClient::builder(backend(&server.url())).ttl(LONG / 10).build().await.unwrap();
+    let client = LockClient::builder(backend(&server.url())).ttl(LONG / 4).build().await.unwrap();
     let operator = LockClient::builder(backend(&server.url())).build().await.unwrap();
     // A tenth of the ttl, and the time of the requests. The deadline would take the whole ttl.
     sooner_than(client.ttl() / 3, async || {
@@ -307,10 +307,9 @@ async fn break_without_permission_is_denied_and_changes_nothing() {
     let session = session(&server, LONG).await;
     let held = acquire(&session, &name).await;
     let found = holder(&server, &name).await;
-    let before = server.sessions().unwrap();
     let error = break_lock(&server.url(), &name, &found).await.unwrap_err();
-    // Not only after its ttl.
-    let closed = until("its session is closed", async || server.sessions().unwrap() == before);
+    // Not only after its ttl. Two others stay. (A count before this call could miss one that is just renewed.)
+    let closed = until("its session is closed", async || server.sessions().unwrap() == 2);
     tokio::time::timeout(TTL_DEFAULT / 2, closed).await.unwrap();
     assert_eq!((error.kind(), error.lock()), (ErrorKind::Denied, Some(&name)), "{error}");
     assert!(!is_lost(&session, &held).await);

@@ -127,24 +127,25 @@ async fn handoffs(contenders: usize, rounds: usize) -> (Duration, (Vec<u64>, u64
     for session in &sessions[1..contenders - 1] {
         queue.push_back((Instant::now(), watching(&server, session, &name).await));
     }
-    let read_cost = cost_of_reading_watches(&server).await;
+    let cost_of_a_look = cost_of_reading_watches(&server).await;
     let (mut waited, mut received, mut sent) = (Duration::ZERO, Vec::new(), 0);
+    // The counters are settled once per round, as the waits must not take long.
+    let (mut before, read_cost, _) = settled(&server).await;
     for round in 0..rounds {
         let [holder, last] = [round, round + contenders - 1].map(|number| &sessions[number % contenders]);
-        let mut reads = 1;
-        let spent = spent(&server, async || {
-            queue.push_back((Instant::now(), start(last, &name)));
-            while server.watches().unwrap() < contenders as u64 - 1 {
-                reads += 1;
-            }
-            release(holder, &held).await;
-            let (since, next) = queue.pop_front().unwrap();
-            held = next.granted().await;
-            waited = waited.max(since.elapsed());
-        })
-        .await;
-        received.push(spent.0 - reads * read_cost.0);
-        sent += spent.1 - reads * read_cost.1;
+        queue.push_back((Instant::now(), start(last, &name)));
+        let mut looks = 1;
+        while server.watches().unwrap() < contenders as u64 - 1 {
+            looks += 1;
+        }
+        release(holder, &held).await;
+        let (since, next) = queue.pop_front().unwrap();
+        held = next.granted().await;
+        waited = waited.max(since.elapsed());
+        let (after, _, reads) = settled(&server).await;
+        received.push(after.0 - before.0 - reads * read_cost.0 - looks * cost_of_a_look.0);
+        sent += after.1 - before.1 - reads * read_cost.1 - looks * cost_of_a_look.1;
+        before = after;
     }
     // Some are still waiting.
     let still = queue.iter().map(|(since, _)| since.elapsed());

@@ -25,6 +25,10 @@ pub(crate) const LONG: Duration = Duration::from_secs(120);
 /// time for two).
 pub(crate) const SHORT: Duration = Duration::from_secs(6);
 
+/// How late a follower is, for tests that must read from it meanwhile. A follower that hears nothing for five seconds
+/// leaves its leader.
+pub(crate) const LATE: Duration = Duration::from_secs(2);
+
 /// Less than the time to the first re-check of a waiter with a [`LONG`] ttl (at least 8.75 s).
 pub(crate) const BEFORE_A_RECHECK: Duration = Duration::from_secs(8);
 
@@ -76,8 +80,14 @@ pub(crate) fn queue(server: &ZooKeeper, name: &LockName) -> Vec<String> {
     server.children(&node(name)).unwrap()
 }
 
+/// Returns a backend for this URL. Where it names no request timeout, requests have more time than by default: on a busy
+/// machine, an open may take seconds.
 pub(crate) fn backend(url: &str) -> ZkBackend {
-    ZkBackend::new(ZkConfig::from_url(BackendUrl::parse(url).unwrap()).unwrap())
+    let config = ZkConfig::from_url(BackendUrl::parse(url).unwrap()).unwrap();
+    ZkBackend::new(match url.contains("request_timeout=") {
+        true => config,
+        false => config.request_timeout(Duration::from_secs(10)),
+    })
 }
 
 /// Opens a new session, as another process would have it.
@@ -127,7 +137,7 @@ pub(crate) async fn inspect(url: &str, name: &LockName) -> Inspection {
 /// Returns the URL of the server through this proxy. The request timeout is short for lost requests, but long enough
 /// for a busy machine.
 pub(crate) fn url_through(proxy: &Proxy) -> String {
-    format!("zk://{}/?request_timeout=1500ms", proxy.endpoint())
+    format!("zk://{}/?request_timeout=5s", proxy.endpoint())
 }
 
 /// Returns the URL of the server through this proxy, for requests that are refused and never lost: on a busy machine no
@@ -165,12 +175,13 @@ pub(crate) async fn held_create_and_list(
     claim
 }
 
-/// Opens sessions at the leader of an ensemble and at a follower; returns also the number of that follower.
+/// Opens sessions at the leader of an ensemble and at a follower, which may be late; returns also the number of that
+/// follower.
 pub(crate) async fn at_leader_and_follower(
     ensemble: &ZooKeeperEnsemble,
 ) -> (Arc<dyn Session>, Arc<dyn Session>, usize) {
     let (leader, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
-    let [at_leader, at_follower] = [leader, follower].map(|number| ensemble.member(number).url());
+    let [at_leader, at_follower] = [leader, follower].map(|number| quiet_url(ensemble.member(number)));
     (session_at(&at_leader, LONG).await, session_at(&at_follower, LONG).await, follower)
 }
 

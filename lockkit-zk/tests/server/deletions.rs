@@ -66,7 +66,8 @@ async fn new_node_with_a_deleted_ones_name_is_not_mistaken_for_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn operators_delete_of_a_waiters_node_ends_its_wait() {
     let (server, name) = (shared(), fresh_name());
-    let session = session(server, SHORT).await;
+    // Time for a re-check; nothing renews it meanwhile.
+    let session = session(server, 2 * SHORT).await;
     let held = acquire(&session, &name).await;
     let deleted = enqueued(&session, &name).await;
     let behind = enqueued(&session, &name).await;

@@ -1,6 +1,6 @@
 //! Who leads and what the leader proposes, as other sessions see it.
 
-use std::{cell::Cell, sync::Arc, time::Duration};
+use std::{cell::Cell, sync::Arc};
 
 use lockkit_core::{
     ErrorKind, LockName, Metadata, Proposal,
@@ -10,9 +10,9 @@ use lockkit_testbed::{Proxy, ZooKeeper};
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::common::{
-    LONG, acquire, at_leader_and_follower, backend, bounded, contend, enqueued, fresh_name, granted, node,
-    own_ensemble, own_server, patient_url, plain, queue, release, session, session_at, shared, through_proxy,
-    url_through,
+    LATE, LONG, acquire, at_leader_and_follower, backend, bounded, contend, enqueued, fresh_name, granted,
+    node, own_ensemble, own_server, patient_url, plain, queue, quiet_session, release, session, session_at,
+    shared, through_proxy, url_through,
 };
 
 /// What a candidate stores.
@@ -216,7 +216,7 @@ async fn leader_read_through_a_late_follower_is_current() {
     // Connected before the delay: a new connection would be as new as the leader.
     let reader = plain(ensemble.member(follower)).await;
     let path = format!("{}/{}", node(&name), queue(ensemble.member(ensemble.leader().unwrap()), &name)[0]);
-    ensemble.delay(follower, Duration::from_secs(1));
+    ensemble.delay(follower, LATE);
     assert!(proclaim(&session, &first, "new", 2).await);
     let shown = String::from_utf8(reader.get_data(&path).await.unwrap().0).unwrap();
     assert!(shown.contains("\"old\""), "the follower is not late: {shown}");
@@ -253,13 +253,13 @@ async fn leader_that_leaves_before_its_node_is_read_is_not_nobody() {
 async fn repeated_proclaim_through_a_late_follower_finds_the_hold_over() {
     let ensemble = own_ensemble();
     let (at_leader, follower) = (ensemble.member(ensemble.leader().unwrap()), ensemble.follower().unwrap());
-    let session = session_at(&ensemble.member(follower).url(), LONG).await;
+    let session = quiet_session(ensemble.member(follower)).await;
     let name = fresh_name();
     let grant = lead(&session, &name, "first").await;
     let reader = plain(ensemble.member(follower)).await;
     assert!(proclaim(&session, &grant, "second", 2).await);
     let path = format!("{}/{}", node(&name), queue(at_leader, &name)[0]);
-    ensemble.delay(follower, Duration::from_secs(1));
+    ensemble.delay(follower, LATE);
     assert!(at_leader.delete(&path).unwrap());
     assert!(reader.check_stat(&path).await.unwrap().is_some(), "the follower is not late");
     // It is written already, and so is a later one.

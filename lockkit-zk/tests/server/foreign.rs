@@ -48,8 +48,8 @@ async fn contenders_of_every_family_are_waited_for_in_order() {
 async fn unreadable_contender_is_waited_for() {
     let (server, name) = (own_server(), fresh_name());
     // Servers with the fix of CVE-2024-23944 send no event to a client that may not read the node: then this takes a
-    // re-check.
-    let session = session(&server, SHORT).await;
+    // re-check. Nothing renews the session meanwhile.
+    let session = session(&server, 2 * SHORT).await;
     release(&session, &acquire(&session, &name).await).await;
     let client = plain(&server).await;
     client.auth("digest", b"other:secret").await.unwrap();

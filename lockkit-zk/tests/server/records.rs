@@ -9,9 +9,9 @@ use lockkit_core::{
 use lockkit_testbed::Proxy;
 
 use crate::common::{
-    LONG, acquire, at_leader_and_follower, backend, bounded, enqueued, fresh_name, name, node, own_ensemble,
-    own_server, patient_url, plain, queue, release, session, session_at, shared, through_proxy, until,
-    url_through,
+    LATE, LONG, acquire, at_leader_and_follower, backend, bounded, enqueued, fresh_name, name, node,
+    own_ensemble, own_server, patient_url, plain, queue, release, session, session_at, shared, through_proxy,
+    until, url_through,
 };
 
 /// ZooKeeper keeps records for good.
@@ -197,7 +197,7 @@ async fn record_read_through_a_late_follower_is_current() {
     assert!(write(&session, &grant, "old").await);
     assert_eq!(read(&observer, &name).await.as_deref(), Some("old"));
     let reader = plain(ensemble.member(follower)).await;
-    ensemble.delay(follower, Duration::from_secs(1));
+    ensemble.delay(follower, LATE);
     assert!(write(&session, &grant, "new").await);
     let shown = reader.get_data(&record_node(&name)).await.unwrap().0;
     assert_eq!(shown, b"old", "the follower is not late");

@@ -48,7 +48,7 @@ async fn are_renewed(sessions: &[Arc<dyn Session>]) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_server_of_two_prevents_no_session() {
     let server = own_server();
-    let (proxies, url) = proxies::<2>(&server, "request_timeout=2s");
+    let (proxies, url) = proxies::<2>(&server, "request_timeout=5s");
     silence(&proxies[0]);
     sessions(&url, LONG).await;
 }
@@ -56,10 +56,10 @@ async fn silent_server_of_two_prevents_no_session() {
 /// The server of the session falls silent, and two others are.
 #[tokio::test(flavor = "multi_thread")]
 async fn session_survives_three_silent_servers_in_a_row() {
-    const TTL: Duration = Duration::from_secs(12);
+    const TTL: Duration = Duration::from_secs(20);
     let server = own_server();
-    // What a heartbeat proves depends on the tick.
-    let (proxies, url) = proxies::<4>(&server, "tick=1ms");
+    // What a heartbeat proves depends on the tick. A fifth of the ttl is less than the time of one request.
+    let (proxies, url) = proxies::<4>(&server, "tick=1ms&request_timeout=10s");
     let sessions = sessions(&url, TTL).await;
     for _ in 0..2 {
         assert!(are_renewed(&sessions).await);

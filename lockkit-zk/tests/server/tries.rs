@@ -1,9 +1,6 @@
 //! Tries at locks that were busy a moment ago, which read before they create a node.
 
-use std::{
-    sync::{Arc, atomic::Ordering::SeqCst},
-    time::Duration,
-};
+use std::sync::{Arc, atomic::Ordering::SeqCst};
 
 use lockkit_core::{
     ErrorKind, LockName,
@@ -15,9 +12,9 @@ use zookeeper_client::{Acls, CreateMode};
 use crate::{
     budget::spent,
     common::{
-        LONG, acquire, backend, enqueued, fresh_name, granted, heartbeat, is_gave_up, node, own_ensemble,
-        own_server, plain, queue, quiet_session, quiet_url, release, session, session_at, shared,
-        shifted_clock, start_claim, through_proxy, try_acquire, until,
+        LATE, LONG, acquire, backend, enqueued, fresh_name, granted, heartbeat, is_gave_up, node,
+        own_ensemble, own_server, plain, queue, quiet_session, quiet_url, release, session, session_at,
+        shared, shifted_clock, start_claim, through_proxy, try_acquire, until,
     },
 };
 
@@ -35,7 +32,7 @@ async fn try_at_a_late_follower_is_granted_what_was_released_before() {
     let (leader, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
     let (at_leader, to_follower) = (ensemble.member(leader), ensemble.member(follower));
     for form in ["curator", "bare", "single"] {
-        let url = |server: &ZooKeeper| format!("{}/?form={form}", server.url());
+        let url = |server: &ZooKeeper| format!("{}&form={form}", quiet_url(server));
         let (holding, trying) =
             (session_at(&url(at_leader), LONG).await, session_at(&url(to_follower), LONG).await);
         let name = fresh_name();
@@ -46,7 +43,7 @@ async fn try_at_a_late_follower_is_granted_what_was_released_before() {
         }
         // Connected before the delay: a new connection would be as new as the leader.
         let reader = plain(to_follower).await;
-        ensemble.delay(follower, Duration::from_secs(1));
+        ensemble.delay(follower, LATE);
         release(&holding, &held).await;
         let path = node(&name);
         let is_shown = match form {
