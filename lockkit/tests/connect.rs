@@ -20,8 +20,8 @@ async fn all_clients_of_memory_exclude_each_other() {
 
 #[tokio::test]
 async fn ttl_and_label_are_options_of_every_url() {
-    let client = connect("memory:?ttl=1500ms&label=nightly%20import").await.unwrap();
-    assert_eq!(client.ttl(), Duration::from_millis(1500));
+    let client = connect("memory:?ttl=20500ms&label=nightly%20import").await.unwrap();
+    assert_eq!(client.ttl(), Duration::from_millis(20_500));
     let _guard = client.lock("labelled").unwrap().acquire().await.unwrap();
     let holder = client.inspect("labelled").await.unwrap().holder.unwrap();
     assert_eq!(holder.metadata.unwrap().label.as_deref(), Some("nightly import"));
