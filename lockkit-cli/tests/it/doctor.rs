@@ -67,7 +67,7 @@ impl Examined {
     /// Whether the report says that half of the lease was left at each renewal. A lock file has no lease.
     fn is_renewed_early(&self) -> bool {
         let figure = |name: &str| self.health[name].as_f64().unwrap();
-        figure("renewals") == 0.0 || figure("least_left_ms") >= figure("ttl_ms") / 2.0
+        self.health["renewals"] == 0 || figure("least_left_ms") >= figure("ttl_ms") / 2.0
     }
 }
 
