@@ -86,6 +86,32 @@ fn bugs_of_own_cases(source: &Path) -> Vec<u8> {
     lists.flat_map(str::split_whitespace).map(|number| number.parse().unwrap()).collect()
 }
 
+/// The variants of the enum `Hook` of the suite.
+fn hooks() -> Vec<String> {
+    let source = fs::read_to_string(root().join("conformance/src/fault.rs")).unwrap();
+    let (_, variants) = source.split_once("pub enum Hook {\n").unwrap();
+    let (variants, _) = variants.split_once("\n}").unwrap();
+    variants.lines().filter_map(|line| Some(line.trim().strip_suffix(',')?.to_owned())).collect()
+}
+
+/// The hooks in the first cells of the table for authors of backends; what a hook needs follows after `with`.
+fn documented_hooks() -> Vec<String> {
+    let text = fs::read_to_string(root().join("docs/adding-a-backend.md")).unwrap();
+    let (_, table) = text.split_once("\n| hook |").unwrap();
+    let rows = table.lines().skip(2).map_while(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let cells = rows.map(|cell| cell.split(", with ").next().unwrap_or_default());
+    cells.flat_map(|cell| cell.split(", ")).map(|hook| hook.replace('`', "")).collect()
+}
+
+#[test]
+fn each_hook_of_the_suite_has_one_row_for_authors_of_backends() {
+    let (mut there, mut documented) = (hooks(), documented_hooks());
+    there.sort_unstable();
+    documented.sort_unstable();
+    assert!(there.len() > 30, "{there:?}");
+    assert_eq!(documented, there, "docs/adding-a-backend.md lists the hooks");
+}
+
 #[test]
 fn each_bug_of_a_case_has_a_row_and_each_row_has_a_case() {
     let own = test_sources().iter().flat_map(|source| bugs_of_own_cases(source)).collect::<BTreeSet<_>>();

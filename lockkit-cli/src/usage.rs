@@ -126,11 +126,18 @@ mod tests {
             &["who", "a", "redis+sentinel://h/main?sentinel_password=hunter2"],
             &["who", "a", "redis://h?password=hunter2"],
             &["who", "a", "redis://h:port?password=hunter2"],
+            &["who", url],
+            &["ls", url],
+            &["hold", url],
+            &["break", "--yes", url],
+            &["run", url, "--", "x"],
+            &["man", url],
         ] {
             let message = message_for(arguments);
             assert!(!message.contains("hunter2") && message.contains("; see lockkit --help"), "{message:?}");
         }
         assert!(message_for(&["who", "a", url]).contains("unexpected argument '***' found"));
+        assert!(message_for(&["who", url]).contains("belongs after --backend"));
     }
 
     #[test]

@@ -20,8 +20,8 @@ async fn all_clients_of_memory_exclude_each_other() {
 
 #[tokio::test]
 async fn ttl_and_label_are_options_of_every_url() {
-    let client = connect("memory:?ttl=1500ms&label=nightly%20import").await.unwrap();
-    assert_eq!(client.ttl(), Duration::from_millis(1500));
+    let client = connect("memory:?ttl=20500ms&label=nightly%20import").await.unwrap();
+    assert_eq!(client.ttl(), Duration::from_millis(20_500));
     let _guard = client.lock("labelled").unwrap().acquire().await.unwrap();
     let holder = client.inspect("labelled").await.unwrap().holder.unwrap();
     assert_eq!(holder.metadata.unwrap().label.as_deref(), Some("nightly import"));
@@ -107,33 +107,29 @@ async fn files_lock() {
 #[cfg(feature = "etcd")]
 #[tokio::test]
 async fn absent_etcd_is_unavailable_and_its_password_is_not_shown() {
-    // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let error = refused(&format!("etcd://me:hunter2@127.0.0.1:{port}/?ttl=10s")).await;
+    let error = refused("etcd://me:hunter2@127.0.0.1:1/?ttl=10s").await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
-    let options = refused(&format!("etcd://127.0.0.1:{port}/?tttl=10s")).await;
+    let options = refused("etcd://127.0.0.1:1/?tttl=10s").await;
     assert_eq!(options.kind(), ErrorKind::InvalidConfig, "{options}");
 }
 
 #[cfg(feature = "redis")]
 #[tokio::test]
 async fn absent_redis_is_unavailable_and_its_password_is_not_shown() {
-    // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for scheme in
         lockkit::redis::SCHEMES.into_iter().filter(|scheme| lockkit::schemes().any(|known| known == *scheme))
     {
         let path = if scheme.ends_with("sentinel") { "main" } else { "" };
         let url = match scheme {
             "redis+unix" => format!("{scheme}://me:hunter2@localhost/nowhere/redis.sock"),
-            _ => format!("{scheme}://me:hunter2@127.0.0.1:{port}/{path}"),
+            _ => format!("{scheme}://me:hunter2@127.0.0.1:1/{path}"),
         };
         let error = refused(&format!("{url}?request_timeout=500ms")).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
     }
-    let options = refused(&format!("redis://127.0.0.1:{port}/?tttl=10s")).await;
+    let options = refused("redis://127.0.0.1:1/?tttl=10s").await;
     assert_eq!(options.kind(), ErrorKind::InvalidConfig, "{options}");
 }
 

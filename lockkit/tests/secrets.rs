@@ -82,7 +82,7 @@ async fn no_log_and_no_error_contains_the_password_of_a_url() {
         lockkit::connect(format!("redis://app:not-{SECRET}@{}", redis.endpoint())).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Denied);
     errors += &printed(&refused);
-    let client = lockkit::connect(format!("redis://app:{SECRET}@{}?ttl=1s", redis.endpoint())).await.unwrap();
+    let client = lockkit::connect(format!("redis://app:{SECRET}@{}?ttl=6s", redis.endpoint())).await.unwrap();
     let guard = client.lock("orders/42").unwrap().acquire().await.unwrap();
     // Until a heartbeat finds the silent server.
     redis.pause().unwrap();

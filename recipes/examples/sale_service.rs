@@ -21,7 +21,7 @@ use rusqlite::{Connection, params};
 use tokio::{net::TcpListener, signal::unix, sync::Mutex, time::sleep};
 
 const PATIENCE: Duration = Duration::from_secs(20); // of a buyer
-const TABLE: &str = "PRAGMA busy_timeout = 1000; PRAGMA journal_mode = WAL; CREATE TABLE IF NOT EXISTS item
+const TABLE: &str = "PRAGMA busy_timeout = 9000; PRAGMA journal_mode = WAL; CREATE TABLE IF NOT EXISTS item
     (id TEXT PRIMARY KEY, token BIGINT NOT NULL DEFAULT 0, left INTEGER NOT NULL DEFAULT 300)";
 const RAISE: &str = "INSERT INTO item (id, token) VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE
     SET token = EXCLUDED.token WHERE token <= EXCLUDED.token RETURNING left";

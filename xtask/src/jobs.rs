@@ -188,6 +188,11 @@ mod tests {
         assert!(error.contains("exit status: 3"), "{error}");
     }
 
+    /// Returns the script that waits for a file.
+    fn until_exists(file: &str) -> String {
+        format!("timeout 60 sh -c 'until test -e {file}; do sleep 0.02; done'")
+    }
+
     /// Each job opens a named pipe that only the other one opens too. Alone, it fails after a minute.
     fn meet(folder: &Path, name: &str, others: [&str; 2]) -> Job {
         let [writes, reads] = others.map(|pipe| folder.join(pipe).display().to_string());
@@ -204,19 +209,25 @@ mod tests {
         assert_eq!(ended.iter().map(|job| job.output.as_str()).collect::<Vec<_>>(), ["x\n"; 4]);
     }
 
-    /// The last job fails if it starts before the other ones have ended, as it does if one look starts two jobs.
+    /// The last job fails if it starts before the other ones have ended, as it does if one look starts two jobs. The
+    /// second one ends after a look at busy processors, so that it is not replaced.
     #[test]
     fn one_more_job_runs_after_a_look_at_idle_processors() {
         let folder = tempfile::tempdir().unwrap();
-        let [first, over] = ["first", "over"].map(|file| folder.path().join(file).display().to_string());
+        let [first, over, busy] =
+            ["first", "over", "busy"].map(|file| folder.path().join(file).display().to_string());
         let queue = vec![
             shell("a", &format!("mkfifo {first}; timeout 60 cat {first} && touch {over}")),
-            shell("b", &format!("sleep 0.5; echo x > {first}")),
+            shell("b", &format!("{}; echo x > {first}", until_exists(&busy))),
             shell("c", &format!("test -e {over}")),
         ];
         let mut looks = 0;
         let is_idle = || {
             looks += 1;
+            // The third one comes first after a start, and does not count.
+            if looks == 4 {
+                fs::write(&busy, "").unwrap();
+            }
             looks == 2
         };
         let ended = run_all(vec![], queue, Width { min: 1, max: 9, look_every: LOOK }, is_idle);
@@ -229,7 +240,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe").display().to_string();
         let queue = vec![
-            shell("a", &format!("mkfifo {pipe}; timeout 10 cat {pipe}")),
+            shell("a", &format!("mkfifo {pipe}; timeout 60 cat {pipe}")),
             shell("b", "true"),
             shell("c", &format!("echo x > {pipe}")),
         ];
@@ -238,18 +249,26 @@ mod tests {
             looks += 1;
             looks == 2
         };
-        let ended = run_all(vec![], queue, Width { min: 1, max: 2, look_every: LOOK }, is_idle);
+        // The second job ends before the next look that counts, also on a busy machine.
+        let width = Width { min: 1, max: 2, look_every: Duration::from_secs(2) };
+        let ended = run_all(vec![], queue, width, is_idle);
         assert_eq!(ended[0].output, "x\n", "{ended:?}");
     }
 
     #[test]
     fn first_look_after_a_start_does_not_count() {
         let folder = tempfile::tempdir().unwrap();
-        let over = folder.path().join("over").display().to_string();
-        let jobs =
-            vec![shell("a", &format!("sleep 1.5; touch {over}")), shell("b", &format!("test -e {over}"))];
-        let width = Width { min: 1, max: 9, look_every: Duration::from_secs(1) };
-        let ended = run_all(vec![], jobs, width, || true);
+        let second = folder.path().join("second").display().to_string();
+        let jobs = vec![shell("a", &until_exists(&second)), shell("b", &format!("test -e {second}"))];
+        let mut looks = 0;
+        let is_idle = || {
+            looks += 1;
+            if looks == 2 {
+                fs::write(&second, "").unwrap();
+            }
+            true
+        };
+        let ended = run_all(vec![], jobs, Width { min: 1, max: 9, look_every: LOOK }, is_idle);
         assert!(ended.iter().all(|job| job.error.is_none()), "{ended:?}");
     }
 

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::{
     StoreArguments,
+    names::parse_name,
     times::{parse_max_hold, parse_time},
 };
 
@@ -71,6 +72,7 @@ pub(crate) struct RunArguments {
     pub(crate) shell: Option<OsString>,
 
     /// Name of the lock
+    #[arg(value_parser = parse_name)]
     pub(crate) name: String,
 
     /// The command and its arguments
@@ -97,5 +99,6 @@ pub(crate) struct HoldArguments {
     pub(crate) wait: WaitArguments,
 
     /// Name of the lock
+    #[arg(value_parser = parse_name)]
     pub(crate) name: String,
 }

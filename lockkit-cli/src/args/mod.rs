@@ -2,12 +2,14 @@
 
 mod help;
 mod locking;
+mod names;
 mod times;
 
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use self::names::parse_name;
 pub(crate) use self::{
     locking::{HoldArguments, RunArguments, WaitArguments},
     times::parse_time,
@@ -74,6 +76,7 @@ pub(crate) enum Action {
     /// Print the manual page of lockkit, or of one of its commands, for man(1)
     Man {
         /// A command, such as run
+        #[arg(value_parser = parse_name)]
         command: Option<String>,
     },
     #[command(name = crate::watcher::NAME, hide = true)]
@@ -118,6 +121,7 @@ pub(crate) struct WhoArguments {
     pub(crate) watch: bool,
 
     /// Name of the lock
+    #[arg(value_parser = parse_name)]
     pub(crate) name: String,
 }
 
@@ -135,7 +139,7 @@ pub(crate) struct LsArguments {
     pub(crate) json: bool,
 
     /// What the names begin with
-    #[arg(default_value = "", hide_default_value = true)]
+    #[arg(default_value = "", hide_default_value = true, value_parser = parse_name)]
     pub(crate) prefix: String,
 }
 
@@ -149,6 +153,7 @@ pub(crate) struct BreakArguments {
     pub(crate) yes: bool,
 
     /// Name of the lock
+    #[arg(value_parser = parse_name)]
     pub(crate) name: String,
 }
 

@@ -120,13 +120,17 @@ mod tests {
     #[test]
     fn end_waits_for_a_line_that_is_being_printed_for_a_bounded_time() {
         let printer = Printer::idle();
-        let begin = Instant::now();
-        printer.finish();
-        assert!(begin.elapsed() < FINISH_MAX, "nothing is printed");
+        let finish = || {
+            let begin = Instant::now();
+            printer.finish();
+            begin.elapsed()
+        };
+        // A busy machine may delay one of them.
+        let shortest = [(); 3].map(|()| finish()).into_iter().min();
+        assert!(shortest < Some(FINISH_MAX), "nothing is printed: {shortest:?}");
         printer.print("slow".into());
         assert_eq!(printer.next(), "slow");
-        let begin = Instant::now();
-        printer.finish();
-        assert!((FINISH_MAX..FINISH_MAX * 30).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+        let took = finish();
+        assert!((FINISH_MAX..FINISH_MAX * 30).contains(&took), "{took:?}");
     }
 }

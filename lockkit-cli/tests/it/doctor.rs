@@ -55,6 +55,20 @@ impl Examined {
     fn of(&self, check: &str) -> impl Iterator<Item = &Value> {
         self.findings.iter().filter(move |finding| finding["check"] == check)
     }
+
+    /// Whether the report says that a waiter got the lock within a second.
+    fn is_handed_over_quickly(&self) -> bool {
+        self.of("hand over").any(|finding| {
+            let what = finding["what"].as_str().unwrap();
+            ["ms after its release", "µs after its release"].iter().any(|time| what.contains(time))
+        })
+    }
+
+    /// Whether the report says that half of the lease was left at each renewal. A lock file has no lease.
+    fn is_renewed_early(&self) -> bool {
+        let figure = |name: &str| self.health[name].as_f64().unwrap();
+        self.health["renewals"] == 0 || figure("least_left_ms") >= figure("ttl_ms") / 2.0
+    }
 }
 
 #[test]
@@ -63,8 +77,14 @@ fn sound_stores_have_no_faults() {
         let found = Examined::store(&store.url, "");
         for check in ["reach", "ttl", "acquire", "inspect", "list", "release", "hand over", "renew", "break"]
         {
-            // Nobody can take a lock file from a live process.
-            let level = if check == "break" && store.is_files() { "note" } else { "fine" };
+            let level = match check {
+                // Nobody can take a lock file from a live process.
+                "break" if store.is_files() => "note",
+                // On a busy machine, a warning is the right answer.
+                "hand over" if !found.is_handed_over_quickly() => "warning",
+                "renew" if !found.is_renewed_early() => "warning",
+                _ => "fine",
+            };
             assert_eq!(found.levels(check), [level], "{check} {}: {:#?}", store.url, found.findings);
         }
         assert!(

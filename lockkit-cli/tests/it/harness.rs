@@ -7,6 +7,7 @@ use std::{
     io::{BufRead, BufReader, Read},
     path::PathBuf,
     process::{Child, ChildStdout, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 #[cfg(feature = "redis")]
@@ -16,6 +17,9 @@ use tempfile::TempDir;
 
 /// The notice of a store that has not answered for a second.
 pub(crate) const WAITS: &str = "lockkit: waiting for the store to answer";
+
+/// A program that ran for less than this had no reason for the notice.
+const NOTICE_DELAY: Duration = Duration::from_secs(1);
 
 /// What every warning begins with.
 const WARNING: &str = "lockkit: warning: ";
@@ -79,14 +83,14 @@ impl Home {
 pub(crate) struct Done {
     pub(crate) status: i32,
     pub(crate) stdout: String,
+    /// Without the notice [`WAITS`] if the program ran for a second: a busy machine may be the reason.
     pub(crate) stderr: String,
 }
 
 impl Done {
-    /// Returns the only message that is no warning; every message is one line with the program's name. On a busy machine
-    /// there may be a notice before it.
+    /// Returns the only message that is no warning; every message is one line with the program's name.
     pub(crate) fn message(&self) -> &str {
-        let mut messages = self.lines().filter(|line| !line.starts_with(WARNING) && *line != WAITS);
+        let mut messages = self.lines().filter(|line| !line.starts_with(WARNING));
         let message = messages.next().unwrap_or_default();
         assert!(!message.is_empty() && messages.next().is_none(), "{:?}", self.stderr);
         message
@@ -115,14 +119,16 @@ pub(crate) fn done(mut command: Command) -> Done {
 /// A running program; killed when dropped.
 pub(crate) struct Started {
     child: Child,
+    since: Instant,
     pub(crate) stdout: BufReader<ChildStdout>,
 }
 
 impl Started {
     pub(crate) fn new(command: &mut Command) -> Self {
+        let since = Instant::now();
         let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        Self { child, stdout }
+        Self { child, since, stdout }
     }
 
     /// Starts a program and waits for its first line, `started`.
@@ -180,6 +186,9 @@ impl Started {
         self.stdout.read_to_string(&mut stdout).unwrap();
         self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
         let status = self.child.wait().unwrap();
+        if self.since.elapsed() >= NOTICE_DELAY {
+            stderr = stderr.replace(&format!("{WAITS}\n"), "");
+        }
         Done { status: status.code().unwrap_or(-1), stdout, stderr }
     }
 }

@@ -16,7 +16,7 @@ fn the_wait_names_its_holder_once_and_quiet_does_not() {
     let home = Home::new();
     let holder =
         Started::until_started(&mut home.run(&["--label", "x", "a"], "echo started; exec sleep 1000"));
-    let late = done(home.run(&["--timeout", "4s", "a"], ""));
+    let late = done(home.run(&["--timeout", "8s", "a"], ""));
     let lines: Vec<&str> = late.stderr.lines().collect();
     assert!(lines.len() == 2 && late.status == 75, "{lines:?}");
     assert!(lines[0].starts_with("lockkit: waiting for lock \"a\": held by host"), "{lines:?}");
@@ -102,7 +102,11 @@ fn the_wait_says_the_place_in_the_queue_and_its_changes() {
     lockkit_testbed::eventually("the first waiter", || queue().contains("1. waits").then_some(()));
     let mut second = Started::new(&mut run("exit 4"));
     let mut messages = second.messages();
-    let line = messages.next().unwrap();
+    let mut line = messages.next().unwrap();
+    // On a busy machine, the store may take a second to answer.
+    if line == crate::harness::WAITS {
+        line = messages.next().unwrap();
+    }
     assert!(line.contains(&format!("pid {}", holder.pid().as_raw_nonzero())), "{line}");
     assert!(line.ends_with("; 1 before you"), "{line}");
     holder.close_stdin();
@@ -132,9 +136,9 @@ fn stderr_that_nobody_reads_does_not_delay_renewals() {
     let home = Home::new();
     let redis = lockkit_testbed::Redis::start().unwrap();
     let (reader, full) = full_pipe();
-    // More than three lifetimes.
+    // More than three lifetimes, each long enough for a busy machine.
     let mut command: Command =
-        home.run(&["-vvv", "--ttl", "1s", "--backend", &redis.url(), "a"], "sleep 4; exit 5");
+        home.run(&["-vvv", "--ttl", "8s", "--backend", &redis.url(), "a"], "sleep 26; exit 5");
     let mut run = Started::new(command.stderr(full));
     drop(command);
     lockkit_testbed::eventually("the end of the job", || (!run.runs()).then_some(()));

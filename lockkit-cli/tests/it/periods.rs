@@ -21,7 +21,7 @@ fn the_command_runs_once_per_period_on_hosts_whose_clocks_differ() {
     }
     let round = || {
         let hosts = clocks.each_ref().map(|clock| {
-            let options = ["--backend", &*redis.url(), "--timeout", "10s", "--once-per", "1d", "job"];
+            let options = ["--backend", &*redis.url(), "--timeout", "60s", "--once-per", "1d", "job"];
             let mut command = home.run(&options, "echo ran >> ran");
             command.envs(clock.environment().iter().filter_map(|variable| variable.split_once('=')));
             Started::new(&mut command)

@@ -16,9 +16,12 @@ const EXPOSED: &str = "typed-in-haste";
 fn password_in_the_arguments_is_refused_and_not_repeated() {
     let home = Home::new();
     for url in [format!("etcd://me:{EXPOSED}@127.0.0.1:1"), format!("etcd://me:{EXPOSED}@127.0.0.1:port")] {
-        for arguments in
-            [&["run", "--backend", &url, "a", "--", "true"][..], &["who", "--backend", &url, "a"]]
-        {
+        for arguments in [
+            &["run", "--backend", &url, "a", "--", "true"][..],
+            &["who", "--backend", &url, "a"],
+            &["who", &url],
+            &["run", &url, "--", "true"],
+        ] {
             let refused = done(home.lockkit(arguments));
             assert_eq!(refused.status, 64);
             assert!(refused.message().contains("--password-file"));

@@ -74,7 +74,8 @@ fn signal_ends_the_wait_and_leaves_nothing() {
     let holder = Started::until_started(&mut home.run(&["a"], "echo started; exec sleep 1000"));
     for (signal, status) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)]
     {
-        let waiter = Started::new(&mut home.run(&["a"], "echo ran"));
+        // Quiet: on a busy machine it waits for long enough to say for whom.
+        let waiter = Started::new(&mut home.run(&["-q", "a"], "echo ran"));
         eventually("the handlers", || handles(&waiter, Signal::TERM).then_some(()));
         waiter.send(signal);
         let ended = waiter.done();

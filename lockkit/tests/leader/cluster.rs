@@ -91,11 +91,12 @@ impl Cluster {
         self.nodes.iter().map(|node| node.process)
     }
 
-    /// Kills a process with SIGKILL.
-    pub(crate) fn kill(&mut self, process: Process) -> Result<()> {
+    /// Kills a process with SIGKILL. Returns how long the machine took to end it.
+    pub(crate) fn kill(&mut self, process: Process) -> Result<Duration> {
         let node = self.nodes.iter().position(|node| node.process == process);
+        let killed = Instant::now();
         drop(self.nodes.swap_remove(node.context("it runs")?));
-        Ok(())
+        Ok(killed.elapsed())
     }
 
     /// Starts the node of a process again.
@@ -109,8 +110,9 @@ impl Cluster {
         Ok(kill_process(pid, signal)?)
     }
 
-    /// Terminates a process with SIGTERM, and waits until it has exited by itself.
-    pub(crate) fn terminate(&mut self, process: Process) -> Result<()> {
+    /// Terminates a process with SIGTERM, and waits until it has exited by itself. Returns no time: it ends as a leader
+    /// before that.
+    pub(crate) fn terminate(&mut self, process: Process) -> Result<Duration> {
         self.signal(process, Signal::TERM)?;
         self.wait("the end of a terminated node", SLACK, |cluster| {
             cluster.ended.contains(&process).then_some(())
@@ -118,7 +120,7 @@ impl Cluster {
         let node = self.nodes.iter().position(|node| node.process == process);
         let status = self.nodes.swap_remove(node.context("it runs")?).child.wait()?;
         ensure!(status.success(), "{process:?} was terminated: {status}");
-        Ok(())
+        Ok(Duration::ZERO)
     }
 
     /// Reads lines until `find` finds something in the history.

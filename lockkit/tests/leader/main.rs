@@ -163,10 +163,10 @@ fn takeover(
     cluster: &mut Cluster,
     leader: Term,
     bound: Duration,
-    end: fn(&mut Cluster, Process) -> Result<()>,
+    end: fn(&mut Cluster, Process) -> Result<Duration>,
 ) -> Result<Takeover> {
-    let at = now();
-    end(cluster, leader.process)?;
+    // A process that is killed keeps its lock file until it has ended.
+    let at = now() + end(cluster, leader.process)?;
     let next = next_leader(cluster, leader, bound)?;
     leader_seen_by_all(cluster)?;
     let sights = cluster.processes().filter_map(|process| cluster.history.saw(process, next.token));

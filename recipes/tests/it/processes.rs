@@ -13,7 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest wait for a line or an end that the test expects: against hangs only.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(180);
 
 /// Processes that write into one pipe, so that their lines are in the order in which they were written.
 pub(crate) struct Processes {
