@@ -241,7 +241,9 @@ async fn release_notifies_one_group_of_the_clients_that_wait() {
     // A pattern is not counted as a client that waits.
     let client = Client::open(format!("redis://{}/?protocol=resp3", masters.endpoints[0])).unwrap();
     let (sender, mut pushes) = unbounded_channel();
-    let config = AsyncConnectionConfig::new().set_push_sender(sender);
+    // The time limits of the client crate are shorter than a stall of a busy machine.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+    let config = config.set_push_sender(sender);
     let mut watcher = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
     watcher.psubscribe("lockkit:released:*").await.unwrap();
     release(&one, &held).await;
