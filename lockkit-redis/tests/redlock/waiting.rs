@@ -152,7 +152,7 @@ async fn waiter_without_hints_asks_after_pauses_of_different_length() {
     release(&waiting, &waiter.granted().await).await;
 }
 
-/// As the documents state it. A busy machine may delay some of the grants.
+/// As the documents state it. A busy machine may delay some of the grants, and each by what it delays other requests.
 #[tokio::test(flavor = "multi_thread")]
 async fn release_is_found_within_a_pause_when_hints_are_lost() {
     const TRIES: usize = 3;
@@ -173,14 +173,18 @@ async fn release_is_found_within_a_pause_when_hints_are_lost() {
         // It has subscribed then, and pauses.
         let pauses = async || since(&asked, scripts(&masters).await).iter().all(|asked| *asked >= 2);
         until("the claim waits", pauses).await;
+        // A release and an attempt are part of the wait, too.
+        let start = Instant::now();
+        release(&one, &acquire(&one, &name("uncontended")).await).await;
+        let pair = start.elapsed();
         let start = Instant::now();
         release(&one, &held).await;
         let granted = waiter.granted().await;
-        waited.push(start.elapsed());
+        waited.push((start.elapsed(), pair));
         release(&other, &granted).await;
     }
     until("hints are lost", async || proxies.iter().all(|proxy| proxy.counts().dropped > 0)).await;
-    assert!(waited.iter().any(|waited| *waited <= DOCUMENTED + SLACK), "{waited:?}");
+    assert!(waited.iter().any(|(waited, pair)| *waited <= DOCUMENTED + SLACK + *pair), "{waited:?}");
 }
 
 /// Every waiter gets that node, and removes its key again.
