@@ -313,7 +313,7 @@ async fn session_with_a_short_ttl_opens_over_a_slow_link() {
 #[tokio::test(flavor = "multi_thread")]
 async fn release_after_a_restore_raises_the_counters() {
     let masters = Masters::start(3).unwrap();
-    let session = open_with(&masters.url(), LONG).await;
+    let session = open(&masters.url(), LONG).await;
     let counter = counter();
     for is_restored in [false, true] {
         let grant = take(&session).await;

@@ -27,8 +27,10 @@ const LONG: Duration = Duration::from_secs(60);
 
 const LOCK: &str = "x";
 
+/// Opens a session with a request timeout for a busy machine.
 async fn session(masters: &Masters) -> Arc<dyn Session> {
-    backend(&masters.url()).unwrap().open_session(LONG, Clock::boot()).await.unwrap()
+    let url = format!("{}?request_timeout=10s", masters.url());
+    backend(&url).unwrap().open_session(LONG, Clock::boot()).await.unwrap()
 }
 
 /// Acquires the lock, and waits until every node has it: a majority has granted before.

@@ -161,7 +161,7 @@ async fn cluster_grant_waits_for_the_replicas_of_its_master() {
 async fn replicas_are_asked_over_the_connection_of_the_grant() {
     let cluster = RedisCluster::start().unwrap();
     // Half of it is for the replica, which is frozen and acknowledges nothing.
-    let session = session_at(&format!("{}/?request_timeout=10s&min_replicas=1", cluster.url()), LONG).await;
+    let session = session_at(&format!("{}/?request_timeout=20s&min_replicas=1", cluster.url()), LONG).await;
     let name = fresh_name();
     until_replicas_count(&session, &name).await;
     let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
