@@ -147,7 +147,7 @@ async fn hold_ends_before_a_promoted_replica_grants_the_lock_again() {
     const TTL: Duration = Duration::from_secs(3);
     let nodes = RedisReplicas::start().unwrap();
     // Both replicas: one that did not acknowledge may not have the lock.
-    let url = format!("{}/{PATIENT}&min_replicas=2", nodes.url());
+    let url = format!("{}/?request_timeout=5s&min_replicas=2", nodes.url());
     let client = LockClient::builder(backend(&url)).ttl(TTL).build().await.unwrap();
     let name = fresh_name();
     let guard = bounded(async {
