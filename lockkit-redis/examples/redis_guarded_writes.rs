@@ -7,6 +7,8 @@
 //! cargo run -p lockkit-redis --example redis_guarded_writes -- redis://127.0.0.1:6379
 //! ```
 
+use std::time::Duration;
+
 use lockkit_core::{
     LockClient, LockGuard,
     backend::{BackendUrl, Evidence},
@@ -17,6 +19,9 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + 
 
 /// A write to a hash. Any script works, whose keys are on the same server as the lock.
 const WRITE: &str = "return redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])";
+
+/// How long the store may take for an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 async fn main() -> Result {
@@ -30,7 +35,11 @@ async fn main() -> Result {
 /// Returns what happened to each write.
 pub async fn run(url: &str) -> Result<Vec<String>> {
     let backend = RedisBackend::new(RedisConfig::from_url(BackendUrl::parse(url)?)?);
-    let mut data = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+    // The limits of the client crate are half a second for an answer, and one second to connect.
+    let patience = redis::AsyncConnectionConfig::new()
+        .set_response_timeout(Some(ANSWER_MAX))
+        .set_connection_timeout(Some(ANSWER_MAX));
+    let mut data = redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&patience).await?;
     let first = LockClient::builder(backend.clone()).build().await?;
     let second = LockClient::builder(backend).build().await?;
     let mut seen = Vec::new();

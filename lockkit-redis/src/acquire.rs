@@ -329,7 +329,7 @@ mod tests {
                 Answer::Text(answer.to_owned())
             }
         });
-        let url = format!("redis://{}/?request_timeout=1s", server.await.address);
+        let url = format!("redis://{}/?request_timeout=5s", server.await.address);
         let backend = RedisBackend::new(RedisConfig::from_url(BackendUrl::parse(&url).unwrap()).unwrap());
         let session = backend.open_session(Duration::from_secs(1), Clock::boot()).await.unwrap();
         let waiting = start(&session, &fresh_name());

@@ -10,9 +10,11 @@ use tokio::{sync::mpsc::unbounded_channel, time::Instant};
 pub async fn bare_notification(endpoint: &str) -> Result<Duration> {
     let client = Client::open(format!("redis://{endpoint}/?protocol=resp3"))?;
     let (sender, mut pushes) = unbounded_channel();
-    let config = AsyncConnectionConfig::new().set_push_sender(sender);
+    // The time limits of the client crate are shorter than a stall of a busy machine.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+    let mut writer = client.get_multiplexed_async_connection_with_config(&config).await?;
+    let config = config.set_push_sender(sender);
     let mut listener = client.get_multiplexed_async_connection_with_config(&config).await?;
-    let mut writer = client.get_multiplexed_async_connection().await?;
     let channel = format!("bare-{:016x}", std::process::id());
     listener.subscribe(&channel).await?;
     let start = Instant::now();

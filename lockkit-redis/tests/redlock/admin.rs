@@ -35,8 +35,10 @@ fn admin(url: &str) -> RedlockBackend {
     RedlockBackend::new(config(url).unwrap())
 }
 
+/// Opens a session with a request timeout for a busy machine.
 async fn session(url: &str) -> Arc<dyn Session> {
-    bounded(admin(url).open_session(LONG, Clock::boot())).await.unwrap()
+    let patient = admin(&format!("{url}?request_timeout=10s"));
+    bounded(patient.open_session(LONG, Clock::boot())).await.unwrap()
 }
 
 async fn holder(admin: &RedlockBackend, name: &LockName) -> Option<Contender> {

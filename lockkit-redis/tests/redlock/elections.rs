@@ -123,7 +123,7 @@ async fn leader_is_seen_from_the_grant_to_the_release() {
 async fn stale_holder_proclaims_nothing() {
     let masters = Masters::start(3).unwrap();
     // A request may take a quarter of the ttl.
-    let (stale, session) = (open(&masters, Duration::from_secs(4)).await, open(&masters, LONG).await);
+    let (stale, session) = (open(&masters, Duration::from_secs(12)).await, open(&masters, LONG).await);
     let old = take(&stale, proposal(1)).await;
     // Granted once the first one, which nobody renews, has expired.
     let grant = take(&session, proposal(1)).await;

@@ -21,7 +21,10 @@ use crate::redlock::{Masters, backend, raw::NODE};
 const LOCK: &str = "x";
 
 async fn open(url: &str, ttl: Duration) -> Arc<dyn Session> {
-    backend(url).unwrap().open_session(ttl, Clock::boot()).await.unwrap()
+    let separator = if url.contains('?') { '&' } else { '?' };
+    // For a busy machine.
+    let url = format!("{url}{separator}request_timeout=10s");
+    backend(&url).unwrap().open_session(ttl, Clock::boot()).await.unwrap()
 }
 
 async fn write(session: &Arc<dyn Session>, grant: &Grant, record: &str) -> Result<bool> {

@@ -177,7 +177,9 @@ async fn client_joins_the_new_set_after_a_new_set_up() {
     let masters = RedisMasters::start(3).unwrap();
     let url = set_up_short(&masters, 0..3).await;
     let client = short_client(&url).await;
-    client.lock("x").unwrap().acquire().await.unwrap().release().await.unwrap();
+    let guard = client.lock("x").unwrap().acquire().await.unwrap();
+    // On a busy machine the hold may be lost by now.
+    let _ = guard.release().await;
     let mut status = client.status();
     (0..3).for_each(|node| drop(masters.node(node).cli(&["FLUSHALL"]).unwrap()));
     let over = async { while !matches!(status.changed().await, Status::Suspect { .. }) {} };
@@ -190,7 +192,7 @@ async fn client_joins_the_new_set_after_a_new_set_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_exchange_their_addresses_end_the_session_and_count_in_the_next() {
     /// A busy machine delays a heartbeat by far less.
-    const SURVIVED: Duration = Duration::from_secs(9);
+    const SURVIVED: Duration = Duration::from_secs(15);
     let masters = RedisMasters::start(5).unwrap();
     let url = set_up(&masters, 0..5).await;
     let client = LockClient::builder(backend(&url).unwrap()).ttl(SURVIVED).build().await.unwrap();

@@ -207,7 +207,8 @@ async fn outdated_or_wrong_inspection_breaks_nobody() {
 async fn break_whose_reply_was_lost_breaks_nobody_else_when_it_is_repeated() {
     let (redis, name) = (Redis::start().unwrap(), fresh_name());
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
-    let admin = backend(&format!("redis://{}/?request_timeout=1s", proxy.endpoint()));
+    // The request must not be given up before it is delivered.
+    let admin = backend(&format!("redis://{}/{PATIENT}", proxy.endpoint()));
     let (one, other) = (session(&redis, LONG).await, session(&redis, LONG).await);
     let held = acquire(&one, &name).await;
     let waiting = enqueued(&other, &name).await;

@@ -8,8 +8,8 @@ use lockkit_testbed::{Redis, RedisCluster};
 
 use crate::{
     common::{
-        LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, release, session_at, start_claim,
-        try_acquire, until,
+        LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, quick_session, release, session_at,
+        start_claim, try_acquire, until,
     },
     replicas::until_replicas_count,
     topologies::{QUICK, is_renewed},
@@ -43,7 +43,7 @@ async fn a_cluster_serves_locks_in_all_its_slots() {
 async fn a_cluster_survives_the_death_of_a_master() {
     let mut cluster = RedisCluster::start().unwrap();
     let url = format!("{}/{QUICK}", cluster.url());
-    let (one, other) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
+    let (one, other) = (quick_session(&url, LONG).await, quick_session(&url, LONG).await);
     let name = fresh_name();
     let held = acquire(&one, &name).await;
     let waiter = enqueued(&other, &name).await;
@@ -66,7 +66,7 @@ async fn a_cluster_survives_the_death_of_a_master() {
 async fn new_master_is_found_when_the_old_one_hangs() {
     let cluster = RedisCluster::start().unwrap();
     let url = format!("{}/{QUICK}", cluster.url());
-    let (session, name) = (session_at(&url, LONG).await, fresh_name());
+    let (session, name) = (quick_session(&url, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
     let replica = replica_of(&cluster, owner);
@@ -89,7 +89,7 @@ async fn new_master_is_found_when_the_old_one_hangs() {
 async fn new_master_is_found_even_if_it_was_master_before() {
     let cluster = RedisCluster::start().unwrap();
     let url = format!("{}/{QUICK}", cluster.url());
-    let (session, name) = (session_at(&url, LONG).await, fresh_name());
+    let (session, name) = (quick_session(&url, LONG).await, fresh_name());
     let first = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
     let second = replica_of(&cluster, first);
     cluster.wait_until_in_sync(first, second).unwrap();
@@ -109,7 +109,7 @@ async fn client_subscribed_at_a_hanging_master_resubscribes() {
         let channels = cluster.node(number).cli(&["PUBSUB", "CHANNELS", "lockkit:client:*"]).unwrap();
         !channels.list().is_empty()
     };
-    let waiting = session_at(&url, LONG).await;
+    let waiting = quick_session(&url, LONG).await;
     let hanging = (0..cluster.len()).find(|&number| has_subscriber(number)).unwrap();
     let (name, replica) = (name_of_another(&cluster, hanging), replica_of(&cluster, hanging));
     // The test finds the client by its subscription, so there must be no other one.
@@ -145,7 +145,7 @@ fn name_of_another(cluster: &RedisCluster, node: usize) -> LockName {
 #[tokio::test(flavor = "multi_thread")]
 async fn cluster_grant_waits_for_the_replicas_of_its_master() {
     let cluster = RedisCluster::start().unwrap();
-    let session = session_at(&format!("{}/{QUICK}&min_replicas=1", cluster.url()), LONG).await;
+    let session = quick_session(&format!("{}/{QUICK}&min_replicas=1", cluster.url()), LONG).await;
     let name = fresh_name();
     let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();
     let elsewhere = name_of_another(&cluster, owner);
@@ -161,7 +161,7 @@ async fn cluster_grant_waits_for_the_replicas_of_its_master() {
 async fn replicas_are_asked_over_the_connection_of_the_grant() {
     let cluster = RedisCluster::start().unwrap();
     // Half of it is for the replica, which is frozen and acknowledges nothing.
-    let session = session_at(&format!("{}/?request_timeout=10s&min_replicas=1", cluster.url()), LONG).await;
+    let session = session_at(&format!("{}/?request_timeout=20s&min_replicas=1", cluster.url()), LONG).await;
     let name = fresh_name();
     until_replicas_count(&session, &name).await;
     let owner = cluster.owner(cluster.slot(name.as_str()).unwrap()).unwrap();

@@ -19,6 +19,9 @@ use lockkit_testbed::Redis;
 /// The shortest ttl.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
 
+/// For servers that answer at once, however busy this machine is. A repeated request would be counted twice.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Returns the server that all tests share that do not disturb it.
 pub(crate) fn shared() -> &'static Redis {
     static SHARED: OnceLock<Redis> = OnceLock::new();
@@ -30,8 +33,11 @@ pub(crate) fn side(name: &LockName, what: &str) -> String {
     format!("lockkit:{{{name}}}:{what}")
 }
 
+/// Returns a backend whose requests may take as long as the URL says, or else [`REQUEST_TIMEOUT`].
 pub(crate) fn backend(url: &str) -> RedisBackend {
-    RedisBackend::new(RedisConfig::from_url(BackendUrl::parse(url).unwrap()).unwrap())
+    let config = RedisConfig::from_url(BackendUrl::parse(url).unwrap()).unwrap();
+    let has_timeout = url.contains("request_timeout=");
+    RedisBackend::new(if has_timeout { config } else { config.request_timeout(REQUEST_TIMEOUT) })
 }
 
 /// Opens a session of its own, as another process would.
@@ -41,6 +47,20 @@ pub(crate) async fn session(redis: &Redis, ttl: Duration) -> Arc<dyn Session> {
 
 pub(crate) async fn session_at(url: &str, ttl: Duration) -> Arc<dyn Session> {
     backend(url).open_session(ttl, Clock::boot()).await.unwrap()
+}
+
+/// Opens a session with a time limit that a busy machine may exceed. Tries again then, as a client would.
+pub(crate) async fn quick_session(url: &str, ttl: Duration) -> Arc<dyn Session> {
+    let backend = backend(url);
+    let opened = async {
+        loop {
+            match backend.open_session(ttl, Clock::boot()).await {
+                Ok(session) => return session,
+                Err(error) => assert!(error.is_temporary(), "{error}"),
+            }
+        }
+    };
+    bounded(opened).await
 }
 
 /// Returns how many scripts the server has run.

@@ -13,12 +13,15 @@ use tokio::task::JoinHandle;
 
 use crate::{
     common::{
-        LONG, SHORT, acquire, backend, bounded, fresh_name, granted, release, session, session_at, shared,
-        side, try_acquire, until,
+        LONG, acquire, backend, bounded, fresh_name, granted, release, session, session_at, shared, side,
+        try_acquire, until,
     },
     raw::remaining_keys,
     rights::{LOGIN, RIGHTS, user},
 };
+
+/// The ttl of a session that dies: longer than its requests take on a busy machine.
+const DYING: Duration = Duration::from_secs(5);
 
 fn proposing(value: &str, number: u64) -> Metadata {
     Metadata::of_this_process(Some("election")).with_proposal(Proposal::new(value, number))
@@ -121,7 +124,7 @@ async fn release_without_a_successor_wakes_the_watch() {
 async fn watch_wakes_when_the_leader_has_died() {
     let (redis, name) = (shared(), fresh_name());
     let (dead, other, observer) =
-        (session(redis, SHORT).await, session(redis, LONG).await, session(redis, LONG).await);
+        (session(redis, DYING).await, session(redis, LONG).await, session(redis, LONG).await);
     let first = elect(&dead, &name, "a").await;
     let mut watch = watch(&observer, &name).await;
     let wake = watch.changed();

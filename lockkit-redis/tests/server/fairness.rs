@@ -54,9 +54,11 @@ async fn contend(number: usize, client: LockClient, seen: Arc<Mutex<Seen>>) {
 async fn bare(redis: &Redis, rounds: usize) -> Vec<Duration> {
     let client = Client::open(format!("{}/?protocol=resp3", redis.url())).unwrap();
     let (sender, mut pushes) = mpsc::unbounded_channel::<PushInfo>();
-    let config = AsyncConnectionConfig::new().set_push_sender(sender);
+    // The time limits of the client crate are shorter than a stall of a busy machine.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+    let mut publisher = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+    let config = config.set_push_sender(sender);
     let mut subscriber = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
-    let mut publisher = client.get_multiplexed_async_connection().await.unwrap();
     subscriber.subscribe("bare").await.unwrap();
     let script: String =
         redis::cmd("SCRIPT").arg("LOAD").arg("return 1").query_async(&mut publisher).await.unwrap();

@@ -15,10 +15,10 @@ use crate::common::{
 };
 
 /// A waiter without heartbeats re-checks after half of this ttl.
-const SHORT: Duration = Duration::from_secs(6);
+const SHORT: Duration = Duration::from_secs(12);
 
 /// The ttl of a holder that is never renewed.
-const DEAD: Duration = Duration::from_secs(2);
+const DEAD: Duration = Duration::from_secs(5);
 
 /// What a busy machine may add to a wait of seconds, in the best of some rounds.
 const SLACK: Duration = Duration::from_secs(1);

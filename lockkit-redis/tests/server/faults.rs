@@ -9,12 +9,12 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Flow, Proxy, Redis, ServerClock};
 
 use crate::common::{
-    HANG, LONG, SHORT, acquire, assert_rising, bounded, enqueued, fresh_name, granted, is_gave_up,
-    only_renewal, release, scripts, session, session_at, side, start, try_acquire, until,
+    HANG, LONG, acquire, assert_rising, bounded, enqueued, fresh_name, granted, is_gave_up, only_renewal,
+    release, scripts, session, session_at, side, start, try_acquire, until,
 };
 
 fn url_through(proxy: &Proxy) -> String {
-    format!("redis://{}/?request_timeout=1s", proxy.endpoint())
+    format!("redis://{}/?request_timeout=5s", proxy.endpoint())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -174,14 +174,16 @@ async fn a_waiting_claim_waits_through_an_outage_and_a_try_does_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unconfirmed_release_is_forgotten_when_the_lock_must_have_expired() {
+    /// Longer than a request to the server that is down may take.
+    const TTL: Duration = Duration::from_secs(8);
     let mut redis = Redis::start().unwrap();
-    let session = session_at(&format!("{}/?request_timeout=500ms", redis.url()), SHORT).await;
+    let session = session_at(&format!("{}/?request_timeout=5s", redis.url()), TTL).await;
     let grant = acquire(&session, &fresh_name()).await;
     redis.kill().unwrap();
     let begun = Instant::now();
     assert_eq!(session.release(&grant).await.unwrap_err().kind(), ErrorKind::Unavailable);
     until("the session can be closed", async || session.close().await.is_ok()).await;
-    assert!(begun.elapsed() > SHORT, "the server may restart and still have the lock");
+    assert!(begun.elapsed() > TTL, "the server may restart and still have the lock");
 }
 
 /// The claim may still be granted the lock by the server, until its deadline.

@@ -10,9 +10,7 @@ use lockkit_redis::RedisBackend;
 use lockkit_testbed::{Proxy, Redis, RedisCluster};
 
 use crate::{
-    common::{
-        LONG, SHORT, acquire, assert_error, backend, bounded, enqueued, name, session_at, shared, side,
-    },
+    common::{LONG, acquire, assert_error, backend, bounded, enqueued, name, session_at, shared, side},
     raw::{Claimant, WAITED_FOR, add_lapsed_waiters},
     rights::{LOGIN, RIGHTS, keys_of, user},
     topologies::PATIENT,
@@ -167,7 +165,9 @@ async fn listing_survives_a_restart_between_two_pages() {
 async fn masters_of_a_cluster_are_listed_one_after_another() {
     let cluster = RedisCluster::start().unwrap();
     let url = format!("{}/{PATIENT}", cluster.url());
-    let (one, other, admin) = (session_at(&url, LONG).await, session_at(&url, LONG).await, backend(&url));
+    // Nobody renews them, and there are hundreds of requests.
+    let [one, other] = [session_at(&url, 10 * LONG).await, session_at(&url, 10 * LONG).await];
+    let admin = backend(&url);
     let mut expected = BTreeSet::new();
     let mut waiting = Vec::new();
     for number in 0..400 {
@@ -240,7 +240,7 @@ async fn raw_names_and_other_cursors_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn operator_does_not_wait_for_a_silent_server() {
     let proxy = Proxy::start_redis(shared().endpoint()).unwrap();
-    let admin = backend(&format!("redis://{}/?request_timeout=1s", proxy.endpoint()));
+    let admin = backend(&format!("redis://{}/?request_timeout=5s", proxy.endpoint()));
     let name = name("x");
     let silent_from = |text: &str| {
         proxy.pass();
@@ -270,7 +270,7 @@ async fn operator_needs_one_more_right_to_list() {
     let rights = RIGHTS.replace("~*", &keys_of("app:"));
     let admin = backend(&format!("redis://{LOGIN}@{}/?prefix=app:", redis.endpoint()));
     set(&rights);
-    let session = session_at(&format!("{}/?prefix=app:", redis.url()), SHORT).await;
+    let session = session_at(&format!("{}/?prefix=app:", redis.url()), LONG).await;
     let (held, waited_for) = (acquire(&session, &name("held")).await, name("waited-for"));
     acquire(&session, &waited_for).await;
     let waiting = enqueued(&session, &waited_for).await;

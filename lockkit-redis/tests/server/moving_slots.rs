@@ -7,7 +7,7 @@ use lockkit_testbed::RedisCluster;
 
 use crate::{
     common::{LONG, acquire, bounded, fresh_name, name, release, session_at, until},
-    topologies::{PATIENT, QUICK, is_renewed},
+    topologies::{PATIENT, is_renewed},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,7 +56,7 @@ async fn locks_are_held_and_waited_for_while_their_slot_moves() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hold_in_a_moving_slot_is_renewed_although_its_neighbour_cannot_be() {
     let cluster = RedisCluster::start().unwrap();
-    let session = session_at(&format!("{}/{QUICK}&names=raw", cluster.url()), LONG).await;
+    let session = session_at(&format!("{}/{PATIENT}&names=raw", cluster.url()), LONG).await;
     let [name, neighbour] = ["{tenant}:1", "{tenant}:2"].map(name);
     let held = [acquire(&session, &name).await, acquire(&session, &neighbour).await];
     let slot = cluster.slot(name.as_str()).unwrap();

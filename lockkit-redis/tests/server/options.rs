@@ -198,7 +198,7 @@ async fn waiters_without_a_queue_leave_nothing_and_are_granted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn grant_that_too_few_replicas_acknowledge_is_refused() {
     let redis = Redis::start().unwrap();
-    let url = format!("{}/?min_replicas=1&request_timeout=500ms", redis.url());
+    let url = format!("{}/?min_replicas=1&request_timeout=5s", redis.url());
     let (session, name) = (session_at(&url, LONG).await, fresh_name());
     for wait in [false, true] {
         let error = crate::common::start_claim(&session, &name, wait).ends().await.unwrap_err();

@@ -24,11 +24,15 @@ use crate::{
     topologies::PATIENT,
 };
 
-/// Longer than the shortest ttl, and shorter than any pause before a re-check at [`LONG`].
-const PIN: Duration = Duration::from_secs(2);
+/// The ttl of a session that dies: longer than its requests take on a busy machine.
+const DYING: Duration = Duration::from_secs(4);
 
-/// The bound of a grant after a lock has expired, on a busy machine: less than the pause before a re-check.
-const TAKEOVER_MAX: Duration = Duration::from_secs(5);
+/// Longer than [`DYING`], and shorter than any pause before a re-check at [`LONG`].
+const PIN: Duration = Duration::from_secs(5);
+
+/// The bound of a grant after a lock has expired, on a busy machine. With [`PIN`], no more than the pause before a
+/// re-check.
+const TAKEOVER_MAX: Duration = Duration::from_secs(4);
 
 async fn pin(session: &Arc<dyn Session>, grant: &Grant, at_least: Duration) -> bool {
     bounded(session.pins().unwrap().pin(grant, at_least)).await.unwrap()
@@ -45,7 +49,7 @@ fn pttl(redis: &Redis, name: &LockName) -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn abandoned_hold_stays_until_its_pin_ends() {
     let (redis, name) = (shared(), fresh_name());
-    let (dead, living) = (session(redis, SHORT).await, session(redis, LONG).await);
+    let (dead, living) = (session(redis, DYING).await, session(redis, LONG).await);
     let before = acquire(&dead, &name).await;
     let waiter = enqueued(&living, &name).await;
     let pinned = Instant::now();
@@ -61,7 +65,8 @@ async fn abandoned_hold_stays_until_its_pin_ends() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_of_the_holder_shortens_a_pin() {
     let (redis, name) = (shared(), fresh_name());
-    let session = session(redis, SHORT).await;
+    // A heartbeat may take a quarter of the ttl. The pin is longer.
+    let session = session(redis, LONG / 3).await;
     let held = acquire(&session, &name).await;
     assert!(pin(&session, &held, LONG).await);
     assert!(pin(&session, &held, PIN).await, "a shorter pin");
@@ -76,7 +81,7 @@ async fn no_request_of_the_holder_shortens_a_pin() {
     late.run(*CONFIRM, &["c0ffee"]);
     assert!(pttl(redis, &name) > 50_000, "after late copies");
     // Lost by a failover: a heartbeat brings it back.
-    redis.cli(&["PEXPIRE", name.as_str(), "1000"]).unwrap();
+    redis.cli(&["PEXPIRE", name.as_str(), "20000"]).unwrap();
     bounded(session.renew(std::slice::from_ref(&held))).await;
     assert!(pttl(redis, &name) > 50_000, "after a failover");
 }
@@ -94,7 +99,7 @@ async fn pinned_and_other_holds_share_a_heartbeat() {
     redis.cli(&["DEL", gone.name().as_str()]).unwrap();
     assert!(!pin(&session, &gone, LONG).await, "a lost grant is not pinned");
     for grant in [&pinned, &other] {
-        redis.cli(&["PEXPIRE", grant.name().as_str(), "5000"]).unwrap();
+        redis.cli(&["PEXPIRE", grant.name().as_str(), "20000"]).unwrap();
     }
     let heartbeat = bounded(session.renew(&[pinned.clone(), other.clone(), gone.clone()])).await;
     for (claim, renewal) in heartbeat.holds {
@@ -180,7 +185,7 @@ async fn leave_restores_a_pin_that_was_lost() {
     let session = session(redis, LONG).await;
     let held = acquire(&session, &name).await;
     assert!(pin(&session, &held, 3 * LONG).await);
-    redis.cli(&["PEXPIRE", name.as_str(), "5000"]).unwrap();
+    redis.cli(&["PEXPIRE", name.as_str(), "20000"]).unwrap();
     leave(&session, &held).await;
     assert!(pttl(redis, &name) > 170_000);
 }
@@ -272,7 +277,7 @@ async fn leave_does_not_shorten_a_pin_whose_request_came_late() {
 async fn heartbeat_forgets_an_unconfirmed_leave_once_its_pin_has_ended() {
     let mut redis = Redis::start().unwrap();
     let now_ms = Arc::new(AtomicU64::new(0));
-    let quick = backend(&format!("{}/?request_timeout=1s", redis.url()));
+    let quick = backend(&format!("{}/?request_timeout=5s", redis.url()));
     let session = quick.open_session(LONG, Clock::new(SetClock(Arc::clone(&now_ms)))).await.unwrap();
     let held = acquire(&session, &fresh_name()).await;
     assert!(pin(&session, &held, 2 * LONG).await);

@@ -11,7 +11,7 @@ use std::{
 
 use lockkit_core::{LockClient, backend::Session};
 use lockkit_testbed::{Redis, Reply};
-use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use tokio::task::JoinSet;
 
 use crate::common::{
@@ -43,7 +43,9 @@ struct Poller {
 impl Poller {
     async fn connect(redis: &Redis) -> Self {
         let client = redis::Client::open(redis.url()).unwrap();
-        let connection = client.get_multiplexed_async_connection().await.unwrap();
+        // Its time limits are half a second for a reply and one to connect, which a busy machine exceeds.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
         Self { connection, token: format!("{:032x}", fastrand::u128(..)) }
     }
 

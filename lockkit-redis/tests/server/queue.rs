@@ -111,8 +111,9 @@ async fn waiter_finishes_the_handoff_of_a_client_that_died() {
 const WAITERS: usize = 20;
 
 /// Long enough that a busy machine sends every heartbeat in time.
-const TTL: Duration = Duration::from_secs(6);
+const TTL: Duration = Duration::from_secs(20);
 
+/// For more than a ttl. The waiters would re-check before the third one.
 const HEARTBEATS: u32 = 5;
 
 /// Starts [`WAITERS`] claims.
@@ -152,7 +153,7 @@ async fn waiters_with_heartbeats_send_no_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_without_heartbeats_extend_their_waits() {
     let redis = Redis::start().unwrap();
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(8);
     let (one, other, name) = (session(&redis, LONG).await, session(&redis, ttl).await, fresh_name());
     let held = acquire(&one, &name).await;
     let waiter = enqueued(&other, &name).await;

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Half of it is for the replicas; long enough for a busy machine.
-const PATIENT: &str = "?request_timeout=5s";
+const PATIENT: &str = "?request_timeout=10s";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn grant_is_refused_while_replicas_do_not_follow() {
@@ -147,14 +147,16 @@ async fn hold_ends_before_a_promoted_replica_grants_the_lock_again() {
     const TTL: Duration = Duration::from_secs(3);
     let nodes = RedisReplicas::start().unwrap();
     // Both replicas: one that did not acknowledge may not have the lock.
-    let url = format!("{}/{PATIENT}&min_replicas=2", nodes.url());
+    let url = format!("{}/?request_timeout=5s&min_replicas=2", nodes.url());
     let client = LockClient::builder(backend(&url)).ttl(TTL).build().await.unwrap();
     let name = fresh_name();
     let guard = bounded(async {
         loop {
             // Fails until both replicas have acknowledged something.
             match client.lock(name.as_str()).unwrap().try_acquire().await {
-                Ok(guard) => break guard.unwrap(),
+                Ok(Some(guard)) => break guard,
+                // A refused grant is still being withdrawn.
+                Ok(None) => {}
                 Err(error) => assert!(error.is_temporary(), "{error}"),
             }
         }
@@ -218,7 +220,8 @@ async fn replicas_confirm_grants_concurrently() {
 async fn grant_at_a_master_that_is_demoted_meanwhile_is_unavailable() {
     let nodes = RedisReplicas::start().unwrap();
     let master = nodes.node(0);
-    let session = session_at(&format!("{}/{PATIENT}&min_replicas=1", nodes.url()), LONG).await;
+    // The demotion ends the wait for replicas, and must come before its time limit.
+    let session = session_at(&format!("{}/?request_timeout=20s&min_replicas=1", nodes.url()), LONG).await;
     until_replicas_count(&session, &fresh_name()).await;
     (1..nodes.len()).for_each(|replica| nodes.node(replica).stop_replicating().unwrap());
     let info = |section, line: &str| {

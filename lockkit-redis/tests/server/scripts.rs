@@ -14,10 +14,10 @@ fn a_free_lock_is_granted_and_a_repeated_acquire_finds_it() {
     let one = Claimant::new(redis, &name);
     let token = Claimant::token(one.acquire());
     assert_eq!(redis.cli(&["GET", name.as_str()]).unwrap().text(), format!("{}:{token}", one.claim));
-    redis.cli(&["PEXPIRE", name.as_str(), "5000"]).unwrap();
+    redis.cli(&["PEXPIRE", name.as_str(), "20000"]).unwrap();
     assert_eq!(Claimant::token(one.acquire()), token);
     assert!(
-        redis.cli(&["PTTL", name.as_str()]).unwrap().number().unwrap() > 5000,
+        redis.cli(&["PTTL", name.as_str()]).unwrap().number().unwrap() > 20_000,
         "the lifetime was not restarted"
     );
     assert_eq!(Claimant::token(one.confirm()), token);
@@ -265,7 +265,7 @@ fn heartbeat_of_waiters_extends_deadlines_and_adds_none() {
     assert_eq!(redis.cli(&["HLEN", &deadlines]).unwrap().number(), Some(2), "an entry and its metadata");
     // Deadlines are extended while anybody waits, so the keys must live as long.
     for key in [&queue, &deadlines] {
-        redis.cli(&["PEXPIRE", key, "1000"]).unwrap();
+        redis.cli(&["PEXPIRE", key, "20000"]).unwrap();
         heartbeat();
         assert!(redis.cli(&["PTTL", key]).unwrap().number() > Some(100_000), "{key} ends");
     }

@@ -5,8 +5,8 @@ use lockkit_testbed::{Message, Proxy, RedisSentinels};
 
 use crate::{
     common::{
-        LONG, acquire, assert_error, assert_rising, backend, bounded, enqueued, fresh_name, refusal_of,
-        release, session_at, until,
+        LONG, acquire, assert_error, assert_rising, backend, bounded, enqueued, fresh_name, quick_session,
+        refusal_of, release, session_at, until,
     },
     topologies::{PATIENT, QUICK, is_renewed},
 };
@@ -15,7 +15,8 @@ use crate::{
 async fn sentinels_name_the_master_and_the_next_one() {
     let sentinels = RedisSentinels::start().unwrap();
     let url = format!("{}{QUICK}", sentinels.url());
-    let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
+    let (one, other) = (quick_session(&url, LONG).await, quick_session(&url, LONG).await);
+    let name = fresh_name();
     let mut holder = (one.clone(), acquire(&one, &name).await);
     let mut tokens = vec![holder.1.token()];
     for session in [&other, &one] {
@@ -42,7 +43,8 @@ async fn sentinels_name_the_master_and_the_next_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_master_is_replaced_although_sentinels_are_dead() {
     let mut sentinels = RedisSentinels::start().unwrap();
-    let (session, name) = (session_at(&format!("{}{QUICK}", sentinels.url()), LONG).await, fresh_name());
+    // Dead servers refuse connections at once, so no time limit ends a request here.
+    let (session, name) = (session_at(&format!("{}{PATIENT}", sentinels.url()), LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let former = sentinels.master().unwrap();
     sentinels.replicas().wait_until_in_sync(former).unwrap();
@@ -63,7 +65,7 @@ async fn new_master_is_found_without_messages_of_sentinels() {
     proxy.drop_messages(Message::Events, |_| true);
     let url = format!("redis+sentinel://{}/{}{QUICK}", proxy.endpoint(), RedisSentinels::NAME);
     // It sends no requests, so only its Sentinel can report the new master.
-    let _idle = session_at(&url, LONG).await;
+    let _idle = quick_session(&url, LONG).await;
     let has_subscriber = |number: usize| {
         let channels = sentinels.node(number).cli(&["PUBSUB", "CHANNELS", "lockkit:client:*"]).unwrap();
         !channels.list().is_empty()

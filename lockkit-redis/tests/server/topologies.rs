@@ -150,7 +150,7 @@ async fn hanging_server_does_not_hide_the_master() {
     nodes.node(1).cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
     for hosts in [[0, 1], [1, 0]] {
         let [one, two] = hosts.map(|number| nodes.node(number).endpoint());
-        let session = session_at(&format!("redis://{one},{two}/?request_timeout=4s"), LONG).await;
+        let session = session_at(&format!("redis://{one},{two}/{PATIENT}"), LONG).await;
         acquire(&session, &fresh_name()).await;
     }
 }

@@ -58,7 +58,7 @@ async fn a_failover_without_replication_overlaps_and_the_token_decides() -> Resu
 async fn grant_without_replicas_is_refused_before_a_failover() -> Result<()> {
     let sentinels = off(<RedisSentinels as Servers>::start)?;
     let url = sentinels.url_for_clients();
-    let safe = client(&format!("{url}&min_replicas=1&request_timeout=1s"), LONG).await?;
+    let safe = client(&format!("{url}&min_replicas=1"), LONG).await?;
     let (lock, other) = (safe.lock("failover")?, client(&url, LONG).await?);
     // A replica acknowledges nothing before its first synchronization is complete.
     until("a replica acknowledges", async || match lock.try_acquire().await {

@@ -16,7 +16,7 @@ pub(super) const CASES: [Case; 1] =
     [own_case!(a_slot_moves_under_holders_and_waiters: TimedExclusion TokenOrder NoLostWakeUp Isolation)];
 
 /// A move that is paused half-way for longer than this loses no hold: heartbeats get through.
-const TTL: Duration = Duration::from_secs(6);
+const TTL: Duration = Duration::from_secs(12);
 
 async fn a_slot_moves_under_holders_and_waiters() -> Result<()> {
     let cluster = off(<RedisCluster as Servers>::start)?;

@@ -27,7 +27,9 @@ impl Waiter {
     async fn new(node: &Redis, of: &Claimant, group: u8) -> Self {
         let client = Client::open(format!("{}/?protocol=resp3", node.url())).unwrap();
         let (sender, pushes) = unbounded_channel();
-        let config = AsyncConnectionConfig::new().set_push_sender(sender);
+        // The time limits of the client crate are shorter than a stall of a busy machine.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        let config = config.set_push_sender(sender);
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
         let own_group = format!("lockkit:released:lockkit:{group}:{}", of.lock);
         connection.subscribe(&[&*channel(of), &*own_group, LAST]).await.unwrap();

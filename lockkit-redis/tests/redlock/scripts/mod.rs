@@ -167,9 +167,9 @@ fn heartbeat_extends_keys_and_creates_none() {
     let (node, (one, other)) = (shared(), two());
     assert_eq!(one.renew(node).unwrap(), Some(-1));
     one.ask(node, 0).unwrap();
-    node.cli(&["PEXPIRE", &one.lock, "1000"]).unwrap();
+    node.cli(&["PEXPIRE", &one.lock, "20000"]).unwrap();
     assert_eq!(one.renew(node).unwrap(), Some(1));
-    assert!(node.cli(&["PTTL", &one.lock]).unwrap().number().unwrap() > 1_000);
+    assert!(node.cli(&["PTTL", &one.lock]).unwrap().number().unwrap() > 20_000);
     assert_eq!(other.renew(node).unwrap(), Some(0));
     node.cli(&["DEL", &one.lock]).unwrap();
     assert_eq!(one.renew(node).unwrap(), Some(-1));
@@ -185,7 +185,7 @@ fn lock_and_counter_expire_and_heartbeats_extend_them() {
         assert!(ttl(key) > 0, "{key} has no ttl");
     }
     let fence = one.side("fence");
-    node.cli(&["PEXPIRE", &fence, "1000"]).unwrap();
+    node.cli(&["PEXPIRE", &fence, "20000"]).unwrap();
     one.renew(node).unwrap();
     assert!(ttl(&fence) > 60_000);
 }

@@ -95,7 +95,8 @@ pub async fn rejoined_node_has_the_counters_of_the_others() -> Result<()> {
     masters.with(|nodes| nodes.node_mut(1).kill()).await?;
     let after = acquire(&client).await?;
     ensure!(after.token().get() > token, "{} after {token}", after.token());
-    after.release().await?;
+    // On a busy machine the hold may be lost by now.
+    let _ = after.release().await;
     masters.with(|nodes| nodes.node_mut(1).restart()).await?;
     is_clean(&masters).await
 }
@@ -120,9 +121,10 @@ pub async fn data_loss_of_a_majority_ends_the_hold() -> Result<()> {
     let masters = Masters::start(3)?;
     let holder = client(&masters.url(), SHORT).await?;
     let guard = acquire(&holder).await?;
+    let patient = format!("{}?request_timeout=10s", masters.url());
     // This hold does not expire during the case: only its client can remove it from the third node.
     let (session, long) =
-        (backend(&masters.url())?.open_session(LONG, Clock::boot()).await?, LockName::new("long")?);
+        (backend(&patient)?.open_session(LONG, Clock::boot()).await?, LockName::new("long")?);
     let grant = tokio::time::timeout(HANG, direct::acquire(&session, &long)).await?;
     until("every node has the lock", async || Ok(masters.nodes_with(&long).await? == 3)).await?;
     masters.with(|nodes| (0..2).try_for_each(|node| nodes.node(node).cli(&["FLUSHALL"]).map(drop))).await?;

@@ -160,7 +160,7 @@ pub async fn late_grants_of_slow_nodes_are_removed() -> Result<()> {
     let masters = Masters::start(5)?;
     let proxies: Vec<Proxy> = masters.endpoints.iter().map(Proxy::start_redis).collect::<Result<_>>()?;
     let endpoints: Vec<String> = proxies.iter().map(Proxy::endpoint).collect();
-    let client = client(&format!("{}?request_timeout=1s", url_of(&endpoints)), LONG).await?;
+    let client = client(&format!("{}?request_timeout=2s", url_of(&endpoints)), LONG).await?;
     acquire(&client).await?.release().await?;
     is_clean(&masters).await?;
     for proxy in &proxies[..3] {

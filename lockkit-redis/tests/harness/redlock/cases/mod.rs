@@ -31,7 +31,7 @@ use super::{Masters, backend, encoded};
 const SHORT: Duration = Duration::from_secs(2);
 
 /// For holds that must survive faults at nodes: a busy machine delays a heartbeat by far less.
-const SURVIVED: Duration = Duration::from_secs(6);
+const SURVIVED: Duration = Duration::from_secs(10);
 
 pub const CASES: [Case; 12] = [
     own_case!(locking_works_while_a_minority_is_down: TimedExclusion TokenOrder NoResidue),
