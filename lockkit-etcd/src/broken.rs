@@ -7,7 +7,7 @@ use lockkit_core::{backend::ClaimId, support::lock};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::{client::KeyValue, registry::ClaimRegistry, wire::Revision};
+use crate::{client::KeyValue, session::ClaimRegistry, wire::Revision};
 
 /// The value of a client's key `broken`: the hold that was broken. The transaction that puts it has deleted the hold's
 /// keys.

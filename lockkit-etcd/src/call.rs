@@ -281,7 +281,7 @@ mod tests {
     use super::*;
     use crate::{
         client::scripted::Script,
-        tests::{REQUEST, server},
+        session::tests::{REQUEST, server},
     };
 
     fn answer(code: Code, text: &str) -> Result<Option<&'static str>, ErrorKind> {

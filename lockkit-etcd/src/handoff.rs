@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     keys::ClaimKey,
-    order::Stretch,
+    session::Stretch,
     wire::{QueuedKey, Revision},
 };
 

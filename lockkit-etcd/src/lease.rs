@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use crate::{
         client::scripted::{Fate, Script},
-        tests::{TTL, first, server},
+        session::tests::{TTL, first, server},
     };
 
     /// The server may have granted it as soon as the request was sent.

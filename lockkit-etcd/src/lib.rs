@@ -32,41 +32,25 @@
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod acquire;
 mod admin;
 mod backend;
 mod broken;
 mod call;
 mod client;
 mod config;
-mod entry;
-mod epoch;
 mod error;
 mod forms;
 #[cfg(feature = "_fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod handoff;
-mod heartbeat;
-mod key_pool;
 mod keys;
-mod late_bump;
 mod lease;
 mod login;
-mod order;
 mod outage;
-mod powers;
 mod reach;
-mod recently_busy;
-mod registry;
-mod release;
-mod rewrite;
 mod session;
-#[cfg(test)]
-mod tests;
 mod tls;
-mod wait;
-mod watch;
 mod wire;
 
 #[doc(inline)]

@@ -4,6 +4,8 @@
 
 use std::borrow::Cow;
 
+use lockkit_core::FencingToken;
+
 use crate::{
     client::{
         Compare, CompareOp, GetOptions, GetResponse, KeyValue, PutOptions, ResponseHeader, SortOrder,
@@ -17,6 +19,12 @@ use crate::{
 
 /// A revision of the store: that of a reply, or the create or mod revision of a key.
 pub(crate) type Revision = i64;
+
+/// The fencing token of a holder whose key has this create revision, which is never negative
+/// (`docs/decisions/0029-etcd-token-is-the-create-revision.md`).
+pub(crate) fn token(created: Revision) -> FencingToken {
+    FencingToken::new(created.unsigned_abs())
+}
 
 /// A key of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]

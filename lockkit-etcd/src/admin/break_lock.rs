@@ -13,7 +13,7 @@
 //!   [`Form::Rpc`](crate::Form::Rpc), which watches nothing. A program of another kind is not told.
 //! * The holder is pinned. Its key goes all the same; the lease of the pin expires without keys.
 //! * A copy of the holder's enqueue is still under way, and creates its key again. That client has a hold with another
-//!   create revision: its heartbeat finds the loss, and its release deletes the key ([`release`](crate::release)).
+//!   create revision: its heartbeat finds the loss, and its release deletes the key ([`release`](crate::session::release)).
 //! * The server takes no new data (no space), or the operator may not write the keys of other clients. Then the keys are
 //!   deleted and nothing is put. If they are gone by then, either the refused transaction was executed (see
 //!   [`Effect::Full`](crate::error::Effect)) or the hold has ended by itself: the caller gets `Unavailable`.

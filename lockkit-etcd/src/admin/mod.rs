@@ -23,10 +23,10 @@ use crate::{
     EtcdBackend,
     call::Server,
     client::{Client, KeyValue},
-    entry::token,
     error::RequestError,
     keys::{LeaseId, Queue},
     reach,
+    wire::token,
 };
 
 /// Maximum number of contenders that an inspection returns; a longer queue is cut off.
@@ -189,7 +189,7 @@ mod tests {
     use crate::{
         client::scripted::{Fate, Script},
         lease::Lease,
-        tests::{TTL, config, first, server},
+        session::tests::{TTL, config, first, server},
     };
 
     fn put(script: &Script, name: &LockName, lease: LeaseId) {

@@ -20,7 +20,7 @@ use crate::{
         scripted::{Fate, Script},
     },
     lease::Lease,
-    tests::{REQUEST, TTL, after_requests, busy, config, first, foreign, server, times},
+    session::tests::{REQUEST, TTL, after_requests, busy, config, first, foreign, server, times},
 };
 
 async fn open(script: &Script) -> Arc<RpcSession> {

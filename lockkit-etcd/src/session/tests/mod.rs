@@ -11,6 +11,7 @@ use std::{sync::Arc, time::Duration};
 use lockkit_core::{Clock, LockName, backend::Session};
 use tokio::time::Instant;
 
+use super::EtcdSession;
 use crate::{
     EtcdConfig,
     call::Server,
@@ -18,7 +19,6 @@ use crate::{
         Client,
         scripted::{Call, Fate, Script},
     },
-    session::EtcdSession,
 };
 
 /// A ttl with a re-check every 10 s.

@@ -3,7 +3,7 @@
 //! Failure cases:
 //!
 //! * The reply is lost. The transaction is retried; a key that does not exist means that it was executed.
-//! * The successor gives up or dies between the read, perhaps that of an [earlier holder](crate::order), and the
+//! * The successor gives up or dies between the read, perhaps that of an [earlier holder](super::order), and the
 //!   transaction. The compare fails, and the successor is read again. After [`SUCCESSORS_MAX`] attempts the hold ends without a handoff; the successor watches its predecessor.
 //! * The hold's key has another create revision than the hold: an operator deleted it, and a late copy of the enqueue
 //!   created it again. Such a key is no grant, so it is deleted without a handoff. If no copy has arrived yet but one
@@ -11,7 +11,7 @@
 //! * The server refuses the release for good, because the user's rights or its password have changed. The session is
 //!   abandoned, and the lock ends with the lease, one ttl after its last renewal.
 //! * The store is full, and refuses what puts a key. The hold ends without a handoff, and without the epoch bump that it
-//!   may need, which a heartbeat [makes up for](crate::late_bump).
+//!   may need, which a heartbeat [makes up for](super::late_bump).
 //! * The read of the successor is stale. Only the reply to a transaction shows that a key does not exist.
 //! * The successor is of this client. Nothing is written for it: the reply to the transaction grants it the lock. If
 //!   that reply is lost, it reads the queue.
@@ -19,15 +19,17 @@
 use lockkit_core::backend::Grant;
 use tracing::debug;
 
+use super::{
+    EtcdSession,
+    entry::QueueEntry,
+    order::{CONTENDERS_PER_READ, Stretch},
+};
 use crate::{
     client::{Txn, TxnResponse},
-    entry::QueueEntry,
     error::{Effect, RequestError},
     forms::ExclusiveKey,
     handoff::Handoff,
     keys::ClaimKey,
-    order::{CONTENDERS_PER_READ, Stretch},
-    session::EtcdSession,
     wire::{self, QueuedKey, Removal, Revision, queued_keys, revision_of},
 };
 

@@ -1,4 +1,4 @@
-//! A claim up to its grant: enqueue, [wait](crate::wait), and withdraw if it is not granted.
+//! A claim up to its grant: enqueue, [wait](super::wait), and withdraw if it is not granted.
 //!
 //! Failure cases:
 //!
@@ -21,11 +21,10 @@ use lockkit_core::{
 };
 use tracing::debug;
 
+use super::{EtcdSession, entry::QueueEntry};
 use crate::{
-    entry::{QueueEntry, token},
     error::RequestError,
-    session::EtcdSession,
-    wire::{self, EnqueueMode, EnqueueReply},
+    wire::{self, EnqueueMode, EnqueueReply, token},
 };
 
 /// How a claim ended.

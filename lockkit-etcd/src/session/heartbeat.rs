@@ -9,8 +9,8 @@
 //!   the hold. A reply with a lower revision than an earlier one makes the heartbeat compare create revisions
 //!   (`docs/decisions/0021-etcd-restored-from-a-backup.md`).
 //! * A hold is pinned. Its key is not among the lease's keys, so it is read by name. Its hold is renewed for no longer
-//!   than its key lives ([`pins`](crate::powers)).
-//! * The store was full. The heartbeat makes up for the epoch bumps that it has refused ([`late_bump`](crate::late_bump)).
+//!   than its key lives ([`pins`](super::powers)).
+//! * The store was full. The heartbeat makes up for the epoch bumps that it has refused ([`late_bump`](super::late_bump)).
 //! * The server does not answer. Each step is bounded, so that a heartbeat ends before the next one; within a step, the
 //!   request goes to other members too.
 
@@ -19,11 +19,10 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use lockkit_core::backend::{ClaimId, Grant, Renewal, Renewals};
 use tracing::debug;
 
+use super::{EtcdSession, entry::QueueEntry};
 use crate::{
-    entry::QueueEntry,
     error::{Effect, RequestError},
     forms::ExclusiveKey,
-    session::EtcdSession,
     wire::{self, Revision},
 };
 
@@ -158,7 +157,7 @@ mod tests {
             Client,
             scripted::{Fate, Script},
         },
-        tests::{TTL, config, first, server},
+        session::tests::{TTL, config, first, server},
     };
 
     /// The read alone proves it.

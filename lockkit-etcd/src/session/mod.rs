@@ -1,8 +1,7 @@
 //! An etcd lease as a [`Session`].
 //!
-//! The parts: [`acquire`](crate::acquire) and [`release`](crate::release) are the life of a claim,
-//! [`heartbeat`](crate::heartbeat) renews the lease, [`watch`](crate::watch) receives handoffs and deletions. What else
-//! a holder can do is in [`elections`](crate::powers), [`records`](crate::powers) and [`pins`](crate::powers).
+//! The parts: [`acquire`] and [`release`] are the life of a claim, [`heartbeat`] renews the lease, [`watch`] receives
+//! handoffs and deletions. What else a holder can do is in [`powers`].
 //!
 //! Failure cases:
 //!
@@ -13,6 +12,24 @@
 //! * The session is closed, or dropped without `close`. All its work ends at once; the lease deletes what is left at
 //!   the server, except pinned keys.
 
+mod acquire;
+mod entry;
+mod epoch;
+mod heartbeat;
+mod key_pool;
+mod late_bump;
+mod order;
+mod powers;
+mod recently_busy;
+mod registry;
+mod release;
+mod rewrite;
+mod single;
+#[cfg(test)]
+pub(crate) mod tests;
+mod wait;
+mod watch;
+
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -22,38 +39,40 @@ use lockkit_core::{
     support::SessionState,
 };
 
+use self::{
+    entry::QueueEntry,
+    epoch::Epoch,
+    key_pool::KeyPool,
+    late_bump::LateBump,
+    recently_busy::RecentlyBusy,
+    watch::{StreamTask, Watches},
+};
+pub(crate) use self::{order::Stretch, registry::ClaimRegistry};
 use crate::{
     broken::BrokenHolds,
     call::Server,
     client::{PutOptions, Txn, TxnOp, TxnResponse},
-    entry::QueueEntry,
-    epoch::Epoch,
     error::{Effect, RequestError},
-    key_pool::KeyPool,
     keys::{ClientKeys, Layout, Queue},
-    late_bump::LateBump,
     lease::Lease,
     login::LoginNumber,
-    recently_busy::RecentlyBusy,
-    registry::ClaimRegistry,
-    watch::{StreamTask, Watches},
     wire::{EntryKeys, revision_of},
 };
 
 /// A session: one lease, one watch stream, the client's two own keys, and its claims.
 #[derive(Debug)]
 pub(crate) struct EtcdSession {
-    pub(crate) server: Server,
-    pub(crate) layout: Layout,
-    pub(crate) lease: Lease,
-    pub(crate) keys: ClientKeys,
-    pub(crate) epoch: Epoch,
-    pub(crate) claims: Arc<ClaimRegistry>,
-    pub(crate) watches: Arc<Watches>,
-    pub(crate) state: SessionState,
+    server: Server,
+    layout: Layout,
+    lease: Lease,
+    keys: ClientKeys,
+    epoch: Epoch,
+    claims: Arc<ClaimRegistry>,
+    watches: Arc<Watches>,
+    state: SessionState,
     recently_busy: RecentlyBusy,
     key_pool: KeyPool,
-    pub(crate) late_bump: LateBump,
+    late_bump: LateBump,
     broken: Arc<BrokenHolds>,
 }
 
@@ -109,38 +128,38 @@ impl EtcdSession {
         Ok(())
     }
 
-    pub(crate) fn entry_keys<'a>(&'a self, entry: &'a QueueEntry) -> EntryKeys<'a> {
+    fn entry_keys<'a>(&'a self, entry: &'a QueueEntry) -> EntryKeys<'a> {
         let guard = entry.exclusive.as_ref();
         EntryKeys { queue: &entry.queue, key: &entry.key, client: &self.keys, guard }
     }
 
     /// Returns whether a try has recently found the lock held.
-    pub(crate) fn was_recently_busy(&self, queue: &Queue) -> bool {
+    fn was_recently_busy(&self, queue: &Queue) -> bool {
         self.recently_busy.contains(queue)
     }
 
     /// Records that a try has found the lock held.
-    pub(crate) fn record_busy(&self, queue: &Queue) {
+    fn record_busy(&self, queue: &Queue) {
         self.recently_busy.record(queue);
     }
 
     /// Returns a key for a claim: one that an earlier claim has left, or a new one.
-    pub(crate) fn take_key(&self, queue: &Queue, id: ClaimId) -> String {
+    fn take_key(&self, queue: &Queue, id: ClaimId) -> String {
         self.key_pool.take(queue).unwrap_or_else(|| queue.key(self.lease.id(), id))
     }
 
     /// Lets later claims use a key. No request that names it may be in doubt.
-    pub(crate) fn put_back_key(&self, queue: &Queue, key: String) {
+    fn put_back_key(&self, queue: &Queue, key: String) {
         self.key_pool.put_back(queue, key);
     }
 
     /// Sends a transaction. Ends the session if the reply says that the lease is gone.
-    pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnResponse, RequestError> {
+    async fn txn(&self, txn: Txn) -> Result<TxnResponse, RequestError> {
         let answer = self.state.unless_over(self.server.txn(txn)).await;
         self.end_if_lease_gone(answer)
     }
 
-    pub(crate) fn end_if_lease_gone<T>(&self, answer: Result<T, RequestError>) -> Result<T, RequestError> {
+    fn end_if_lease_gone<T>(&self, answer: Result<T, RequestError>) -> Result<T, RequestError> {
         if answer.as_ref().is_err_and(|fault| fault.effect == Effect::LeaseGone) {
             self.state.mark_lost();
         }

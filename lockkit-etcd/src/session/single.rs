@@ -5,7 +5,7 @@
 //!
 //! * The reply to the create is lost. The create is sent again; a key with the claim's id in its value is its own.
 //!   Copies that were never answered may arrive at any later time. A single key's copies compare the client's epoch,
-//!   and the claim ends by an epoch bump, as an enqueue does ([`acquire`](crate::acquire)). A guard's copies compare the
+//!   and the claim ends by an epoch bump, as an enqueue does ([`acquire`](super::acquire)). A guard's copies compare the
 //!   claim's entry in the queue, which the same transaction deletes that ends the claim.
 //! * The store is full. The create that reaches the limit is executed and answered with an error. The claim fails, and
 //!   the key is deleted if its value is the claim's.
@@ -28,15 +28,14 @@ use lockkit_core::{
 };
 use tracing::debug;
 
+use super::{EtcdSession, acquire::ClaimEnd, entry::QueueEntry, watch::Cancel};
 use crate::{
-    acquire::ClaimEnd,
     client::{Compare, CompareOp, GetOptions, Txn},
-    entry::QueueEntry,
     error::RequestError,
-    forms::Form,
-    forms::exclusive::{Condition, CreateReply, ExclusiveKey, FoundCondition, FoundKey},
-    session::EtcdSession,
-    watch::Cancel,
+    forms::{
+        Form,
+        exclusive::{Condition, CreateReply, ExclusiveKey, FoundCondition, FoundKey},
+    },
     wire::{self, Revision},
 };
 

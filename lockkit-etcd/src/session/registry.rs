@@ -7,13 +7,12 @@ use std::{
 
 use lockkit_core::{backend::ClaimId, support::lock};
 
+use super::{entry::QueueEntry, order::KnownOrder};
 use crate::{
     broken::BrokenHold,
-    entry::QueueEntry,
     forms::ExclusiveKey,
     handoff::Handoff,
     keys::Queue,
-    order::KnownOrder,
     wire::{QueuedKey, Revision},
 };
 
@@ -141,8 +140,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        epoch::Epoch,
         keys::{Layout, Names},
+        session::epoch::Epoch,
     };
 
     fn claims_with_one() -> (ClaimRegistry, Arc<QueueEntry>) {

@@ -15,11 +15,9 @@ use std::sync::{
     atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
 };
 
+use super::{EtcdSession, entry::QueueEntry, powers::Pin};
 use crate::{
-    entry::QueueEntry,
     error::RequestError,
-    powers::Pin,
-    session::EtcdSession,
     wire::{self, Rewrite, revision_of},
 };
 
@@ -102,7 +100,7 @@ mod tests {
     use super::*;
     use crate::{
         client::scripted::Script,
-        tests::{TTL, config, server},
+        session::tests::{TTL, config, server},
     };
 
     /// It is that of another hold, whatever its value or lease is.

@@ -18,11 +18,10 @@ use lockkit_core::{
 
 use crate::{
     client::{GetOptions, KeyValue},
-    entry::QueueEntry,
     error::RequestError,
     keys::LeaseId,
     lease::{Lease, revoke_unused},
-    session::EtcdSession,
+    session::{EtcdSession, entry::QueueEntry},
     wire::{self, Record, Revision},
 };
 

@@ -1,9 +1,9 @@
 //! What is known of one claim, between its first request and its confirmed end.
 
-use lockkit_core::FencingToken;
 use tokio::sync::watch;
 
-use crate::{epoch::Epoch, forms::ExclusiveKey, keys::Queue, rewrite::HeldKey, wire::Revision};
+use super::{epoch::Epoch, rewrite::HeldKey};
+use crate::{forms::ExclusiveKey, keys::Queue, wire::Revision};
 
 /// The entry of one claim in its queue, and what is known of it.
 #[derive(Debug)]
@@ -209,10 +209,4 @@ impl QueueEntry {
             }
         }
     }
-}
-
-/// The fencing token of a holder whose key has this create revision, which is never negative
-/// (`docs/decisions/0029-etcd-token-is-the-create-revision.md`).
-pub(crate) fn token(created: Revision) -> FencingToken {
-    FencingToken::new(created.unsigned_abs())
 }

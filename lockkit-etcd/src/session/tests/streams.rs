@@ -15,8 +15,7 @@ use crate::{
         GetOptions,
         scripted::{Fate, Script},
     },
-    session::EtcdSession,
-    watch::WatchGuard,
+    session::{EtcdSession, watch::WatchGuard},
 };
 
 const STALE: Fate = Fate::Refused(Code::Unauthenticated, "etcdserver: invalid auth token");

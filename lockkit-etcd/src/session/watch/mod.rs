@@ -32,6 +32,7 @@ pub(crate) use self::{
     table::{WatchGuard, Watches},
 };
 use self::{requests::Requests, table::Subscriber};
+use super::registry::ClaimRegistry;
 use crate::{
     broken::BrokenHolds,
     call::{Server, bounded},
@@ -40,7 +41,6 @@ use crate::{
     handoff::Handoff,
     keys::ClientKeys,
     login::LoginNumber,
-    registry::ClaimRegistry,
     wire::{Revision, revision_of},
 };
 
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use crate::{
         client::scripted::Script,
-        tests::{config, server},
+        session::tests::{config, server},
     };
 
     fn task(script: &Script) -> StreamTask {

@@ -19,13 +19,10 @@ use lockkit_core::{
     support::SessionOver,
 };
 
+use super::{EtcdSession, acquire::ClaimEnd, entry::QueueEntry, watch::Cancel};
 use crate::{
-    acquire::ClaimEnd,
-    entry::QueueEntry,
     error::RequestError,
     keys::Names,
-    session::EtcdSession,
-    watch::Cancel,
     wire::{self, QueuedKey, Revision, queued_keys, revision_of},
 };
 

@@ -7,7 +7,7 @@
 //!
 //! Failure cases:
 //!
-//! * The reply to a proclamation is lost, or a copy of it arrives late: see [`rewrite`](crate::rewrite).
+//! * The reply to a proclamation is lost, or a copy of it arrives late: see [`rewrite`](crate::session::rewrite).
 //! * A notification is lost, or comes without a change of the leader (a new candidate): it is only a hint.
 
 use std::sync::{Arc, atomic::Ordering};
@@ -21,12 +21,10 @@ use tokio::sync::Notify;
 
 use crate::{
     client::KeyValue,
-    entry::token,
     error::RequestError,
     keys::{ClaimKey, Layout},
-    session::EtcdSession,
-    watch::WatchGuard,
-    wire::{self, Rewrite},
+    session::{EtcdSession, watch::WatchGuard},
+    wire::{self, Rewrite, token},
 };
 
 /// An observer's watch on one queue.
@@ -106,7 +104,7 @@ mod tests {
     use super::*;
     use crate::{
         client::scripted::Script,
-        tests::{TTL, config, server},
+        session::tests::{TTL, config, server},
     };
 
     /// However many candidates there are.

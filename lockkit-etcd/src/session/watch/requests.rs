@@ -109,9 +109,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        entry::QueueEntry,
         keys::{Layout, Names},
-        watch::table::Watches,
+        session::{entry::QueueEntry, watch::table::Watches},
     };
 
     /// The table of a session, and what is sent for it.

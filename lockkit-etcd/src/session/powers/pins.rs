@@ -13,7 +13,7 @@
 //!
 //! * The reply to the grant of a lease is lost. The lease has no key, and expires.
 //! * The reply to a move is lost. Which of the two leases the key has is unknown: the hold counts on the one that ends
-//!   first. Copies that arrive late do nothing ([`rewrite`](crate::rewrite)).
+//!   first. Copies that arrive late do nothing ([`rewrite`](crate::session::rewrite)).
 //! * The client dies, or its session ends. The key stays until its lease ends: no earlier than the pin.
 //! * The session is closed after a key was moved back, but before the end of its pin. Its lease is then not revoked. It
 //!   expires within one ttl.
@@ -37,7 +37,9 @@ use lockkit_core::{
 use tracing::debug;
 
 use crate::{
-    entry::QueueEntry, error::RequestError, lease::Lease, rewrite::HeldKey, session::EtcdSession,
+    error::RequestError,
+    lease::Lease,
+    session::{EtcdSession, entry::QueueEntry, rewrite::HeldKey},
     wire::Rewrite,
 };
 
@@ -246,7 +248,7 @@ mod tests {
     use super::*;
     use crate::{
         client::scripted::{Fate, Script},
-        tests::{TTL, busy, config, server},
+        session::tests::{TTL, busy, config, server},
     };
 
     /// A session at a scripted server, and its hold.

@@ -17,9 +17,7 @@ use crate::{
         GetOptions,
         scripted::{Call, Fate, Script},
     },
-    entry::QueueEntry,
-    late_bump::DELETIONS_OWED_MAX,
-    session::EtcdSession,
+    session::{EtcdSession, entry::QueueEntry, late_bump::DELETIONS_OWED_MAX},
 };
 
 const SPACE_EXCEEDED: &str = "etcdserver: mvcc: database space exceeded";

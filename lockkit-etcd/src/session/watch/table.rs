@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 use super::{FROM_NOW_ON, OWN_KEYS, WatchId, requests::Cancel};
 use crate::{
     client::{WatchFilterType, WatchOptions},
-    entry::QueueEntry,
     keys::Queue,
+    session::entry::QueueEntry,
     wire::Revision,
 };
 

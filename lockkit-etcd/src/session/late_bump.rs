@@ -21,13 +21,12 @@ use std::{
 use lockkit_core::support::lock;
 use tracing::debug;
 
+use super::{EtcdSession, entry::QueueEntry};
 use crate::{
     call::bounded,
     client::{Txn, TxnOp},
-    entry::QueueEntry,
     error::RequestError,
     forms::ExclusiveKey,
-    session::EtcdSession,
     wire::{put_epoch, revision_of},
 };
 
