@@ -12,8 +12,10 @@ use lockkit_core::{
 };
 
 use crate::{
-    ZkConfig, connect::explained, granted_nodes::GrantedNodes, heartbeat::HEARTBEATS_PER_TTL, keys::Form,
-    session::ZkSession,
+    ZkConfig,
+    connect::explained,
+    keys::Form,
+    session::{GrantedNodes, HEARTBEATS_PER_TTL, ZkSession},
 };
 
 /// The shortest ttl that is requested. A server with the default tick grants at least 4 s.

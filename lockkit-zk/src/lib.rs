@@ -36,27 +36,18 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod access;
-mod acquire;
 mod admin;
 mod backend;
 mod config;
 mod connect;
-mod creation;
 mod error;
-mod existence;
-mod granted_nodes;
-mod heartbeat;
 mod keys;
 mod liveness;
 mod node_data;
 mod owned;
-mod powers;
 mod reach;
-mod recently_busy;
-mod release;
 mod sequence;
 mod session;
-mod single;
 mod tls;
 mod url;
 mod watchdog;

@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn heartbeats_keep_the_lease_above_half_a_ttl_with_an_unknown_tick() {
         let (ttl, mut record) = (4 * MARGIN, LivenessRecord::new(at(0)));
-        let interval = ttl / crate::heartbeat::HEARTBEATS_PER_TTL;
+        let interval = ttl / crate::session::HEARTBEATS_PER_TTL;
         let mut before = at(0);
         for heartbeat in 0..100 {
             let (sent, late) = (at(0).after(interval * heartbeat), interval / 2 * (heartbeat % 2));

@@ -1,5 +1,5 @@
 //! A claim up to its grant: create a node, wait for those before it, and withdraw it if the claim ends without a grant.
-//! A try on a lock that was recently busy [looks first](crate::recently_busy), and may end without a node.
+//! A try on a lock that was recently busy [looks first](super::recently_busy), and may end without a node.
 //!
 //! The create and the first list are sent together. The server answers a session's requests in their order, so that
 //! list shows the node like any list that is sent after the create's reply. If the create's reply is lost, the list
@@ -37,14 +37,11 @@ use lockkit_core::{
 };
 use tracing::debug;
 
+use super::{ZkSession, creation::ClaimEntry, existence::NodeId, granted_nodes::GrantedNode};
 use crate::{
-    creation::ClaimEntry,
     error::{Effect, RequestError},
-    existence::NodeId,
-    granted_nodes::GrantedNode,
     keys::Form,
     sequence::{QueuePosition, queue_position},
-    session::ZkSession,
     wire::CreatedNode,
 };
 

@@ -1,8 +1,7 @@
 //! A ZooKeeper session as a [`Session`].
 //!
-//! [`acquire`](crate::acquire) and [`single`](crate::single) take a claim to its grant, [`release`](crate::release)
-//! ends a hold, [`heartbeat`](crate::heartbeat) and [`liveness`](crate::liveness) decide how long the session may be
-//! relied on.
+//! [`acquire`] and [`single`] take a claim to its grant, [`release`] ends a hold,
+//! [`heartbeat`] and [`liveness`](crate::liveness) decide how long the session may be relied on.
 //!
 //! Failure cases:
 //!
@@ -10,6 +9,16 @@
 //!   relies on its session only for as long as [`Liveness`] allows.
 //! * The session is closed: all work ends at once, and the server removes its nodes. A session that is dropped without
 //!   a close, or not renewed, ends one ttl later.
+
+mod acquire;
+mod creation;
+mod existence;
+mod granted_nodes;
+mod heartbeat;
+mod powers;
+mod recently_busy;
+mod release;
+mod single;
 
 use std::{
     sync::{Arc, Once},
@@ -23,32 +32,34 @@ use lockkit_core::{
 };
 use tracing::warn;
 
+use self::{
+    existence::NodeId,
+    heartbeat::{Heartbeats, create_client_node},
+    recently_busy::RecentlyBusy,
+};
+pub(crate) use self::{granted_nodes::GrantedNodes, heartbeat::HEARTBEATS_PER_TTL};
 use crate::{
     ZkConfig,
     connect::connect,
     error::{Effect, RequestError},
-    existence::NodeId,
-    granted_nodes::GrantedNodes,
-    heartbeat::{Heartbeats, create_client_node},
     keys::Layout,
     liveness::Liveness,
-    recently_busy::RecentlyBusy,
     wire::{Server, bounded},
 };
 
 /// A session, the client's own node, and the holds of the backend.
 #[derive(Debug)]
 pub(crate) struct ZkSession {
-    pub(crate) server: Arc<Server>,
-    pub(crate) layout: Layout,
+    server: Arc<Server>,
+    layout: Layout,
     /// The client's own node.
-    pub(crate) client_node: String,
-    pub(crate) ttl: Duration,
-    pub(crate) request_timeout: Duration,
-    pub(crate) granted_nodes: Arc<GrantedNodes>,
-    pub(crate) heartbeats: Heartbeats,
-    pub(crate) numbers_warning: Once,
-    pub(crate) recently_busy: RecentlyBusy,
+    client_node: String,
+    ttl: Duration,
+    request_timeout: Duration,
+    granted_nodes: Arc<GrantedNodes>,
+    heartbeats: Heartbeats,
+    numbers_warning: Once,
+    recently_busy: RecentlyBusy,
 }
 
 impl ZkSession {

@@ -8,12 +8,11 @@ use lockkit_core::{
 };
 use tracing::{debug, warn};
 
+use super::{ZkSession, acquire::ClaimOutcome};
 use crate::{
-    acquire::ClaimOutcome,
     error::{Effect, RequestError},
     keys::{self, Form},
     sequence::sequence,
-    session::ZkSession,
     wire::CreatedNode,
 };
 

@@ -2,7 +2,7 @@
 //!
 //! 1. A transaction checks the client's own node. It goes through leader and quorum, and each of their servers logs
 //!    some 110 bytes, however many holds there are. Its answer counts for [`Liveness`](crate::liveness).
-//! 2. After that answer, [reads by path](crate::existence) look for the nodes of all holds, at the session's server
+//! 2. After that answer, [reads by path](super::existence) look for the nodes of all holds, at the session's server
 //!    only.
 //!
 //! What the reads prove: a server answers the check after it has applied it, and everything committed before it. A
@@ -35,11 +35,10 @@ use lockkit_core::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::{ZkSession, existence::NodeId};
 use crate::{
     error::{Effect, RequestError},
-    existence::NodeId,
     keys::Layout,
-    session::ZkSession,
     wire::{Server, bounded},
 };
 

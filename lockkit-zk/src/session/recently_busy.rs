@@ -24,11 +24,11 @@ use std::{collections::HashMap, sync::Mutex, time::Duration};
 use lockkit_core::{BootInstant, LockName, backend::Claim, support::lock};
 use tracing::trace;
 
+use super::ZkSession;
 use crate::{
     error::{Effect, RequestError},
     keys::Form,
     sequence::sequence,
-    session::ZkSession,
 };
 
 /// How long a lock counts as recently busy after a node of a try was behind another one.

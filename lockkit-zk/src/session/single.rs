@@ -1,6 +1,6 @@
 //! A claim up to its grant where the lock is one node: create the node, or wait until it is gone and try again.
 //!
-//! Failure cases: as in [`acquire`](crate::acquire), except that the node's name does not identify its claim. Its owner
+//! Failure cases: as in [`acquire`](super::acquire), except that the node's name does not identify its claim. Its owner
 //! (the session) and its data do.
 
 use std::ops::ControlFlow;
@@ -11,12 +11,8 @@ use lockkit_core::{
 };
 use zookeeper_client::OneshotWatcher;
 
-use crate::{
-    acquire::ClaimOutcome,
-    creation::ClaimEntry,
-    error::{Effect, RequestError},
-    session::ZkSession,
-};
+use super::{ZkSession, acquire::ClaimOutcome, creation::ClaimEntry};
+use crate::error::{Effect, RequestError};
 
 impl ZkSession {
     pub(crate) async fn claim_single(

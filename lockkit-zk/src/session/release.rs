@@ -10,9 +10,9 @@
 use lockkit_core::backend::Grant;
 use tracing::warn;
 
+use super::ZkSession;
 use crate::{
     error::{Effect, RequestError},
-    session::ZkSession,
     wire::{CreatedNode, bounded},
 };
 
