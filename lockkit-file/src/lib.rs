@@ -86,7 +86,6 @@
 compile_error!("lockkit-file needs a Unix-like system");
 
 mod access;
-mod acquire;
 mod admin;
 mod backend;
 mod config;
@@ -98,25 +97,19 @@ mod folder;
 #[cfg(feature = "_fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod heartbeat;
-mod hold;
 mod holder;
 mod inspect;
 mod keys;
-mod local_queue;
 mod lock_file;
 mod new_file;
 mod open_file;
-mod powers;
 mod record;
 mod session;
 
-pub use self::{
-    acquire::{POLL_PAUSE_MAX, POLL_PAUSE_MIN},
+pub use crate::{
     backend::{FileBackend, HEARTBEAT, SCHEME},
     config::FileConfig,
     disk::CHANGES_MAX,
     inspect::INSPECTED_DATA_CHARS_MAX,
-    local_queue::STREAK_MAX,
-    powers::LEADER_POLL_PAUSE,
+    session::{LEADER_POLL_PAUSE, POLL_PAUSE_MAX, POLL_PAUSE_MIN, STREAK_MAX},
 };

@@ -16,11 +16,13 @@ use tokio::{
 };
 
 use super::*;
-use crate::{
+use super::{
     acquire::{AttemptOutcome, NoGrant, POLL, POLL_PAUSE_MAX, POLL_PAUSE_MIN, YIELD_PAUSE},
+    powers::LEADER_POLL_PAUSE,
+};
+use crate::{
     disk::CHANGES_MAX,
     lock_file::{LockFile, TakeOutcome},
-    powers::LEADER_POLL_PAUSE,
 };
 
 fn session(folder: &tempfile::TempDir) -> Arc<FileSession> {
@@ -121,7 +123,7 @@ async fn local_queue_yields_to_other_processes() {
     let session = session(&folder);
     let held = granted(&session).await;
     let waiter = waiter(&session, &ClaimControl::new()).await;
-    tokio::time::advance(crate::local_queue::STREAK_MAX).await;
+    tokio::time::advance(crate::session::local_queue::STREAK_MAX).await;
     let released = Instant::now();
     session.release(&held).await.unwrap();
     assert!(matches!(waiter.await.unwrap(), Ok(Acquired::Granted(_))));
@@ -307,7 +309,7 @@ async fn lock_from_another_client_begins_a_new_streak() {
     let held = granted(&holding).await;
     let polling = waiter(&session, &ClaimControl::new()).await;
     let queued = waiter(&session, &ClaimControl::new()).await;
-    tokio::time::sleep(crate::local_queue::STREAK_MAX * 2).await;
+    tokio::time::sleep(crate::session::local_queue::STREAK_MAX * 2).await;
     holding.release(&held).await.unwrap();
     let Ok(Acquired::Granted(first)) = polling.await.unwrap() else { panic!("it is free") };
     let released = Instant::now();

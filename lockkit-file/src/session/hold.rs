@@ -18,7 +18,8 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{holder::Announcement, local_queue::PollingTurn, lock_file::LockFile};
+use super::local_queue::PollingTurn;
+use crate::{holder::Announcement, lock_file::LockFile};
 
 /// A hold. Dropping it frees, in this order: the announcement, the lock, the turn of the next local waiter.
 #[derive(Debug)]

@@ -7,7 +7,8 @@ use lockkit_core::{
     backend::{Grant, Renewal, Renewals},
 };
 
-use crate::{backend::HEARTBEAT, open_file::FileLocation, session::FileSession};
+use super::FileSession;
+use crate::{backend::HEARTBEAT, open_file::FileLocation};
 
 impl FileSession {
     /// Checks these holds. The lifetime of a hold ends only with this process, so there is nothing to renew.

@@ -12,14 +12,13 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+use super::{ACQUIRE, FileSession, closed, hold::Hold};
 use crate::{
     backend::HEARTBEAT,
-    hold::Hold,
     holder::Announcement,
     keys,
     lock_file::{LockFile, TakeOutcome},
     open_file::OpenFile,
-    session::{ACQUIRE, FileSession, closed},
 };
 
 /// First pause between two attempts at a lock that another process holds. Each pause is longer by half, up to

@@ -20,14 +20,13 @@ use lockkit_core::{
 };
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 
+use super::{FileSession, hold::HoldChange};
 use crate::{
     disk::ANSWER_MAX,
     folder::Folder,
-    hold::HoldChange,
     holder::Announcement,
     inspect, keys,
     record::{self, READ, WRITE},
-    session::FileSession,
 };
 
 /// Pause between two reads of the holder file by an observer of an election. The folder does not notify.

@@ -17,6 +17,12 @@
 //!   nobody else can lock the file as long as this process has it locked. At most one hanging read per client is under
 //!   way, and waiters poll without the disk. A release waits for a change of the held files that hangs (`hold.rs`).
 
+mod acquire;
+mod heartbeat;
+mod hold;
+mod local_queue;
+mod powers;
+
 use std::{
     collections::HashMap,
     fs::File,
@@ -34,11 +40,15 @@ use lockkit_core::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub use self::{
+    acquire::{POLL_PAUSE_MAX, POLL_PAUSE_MIN},
+    local_queue::STREAK_MAX,
+    powers::LEADER_POLL_PAUSE,
+};
+use self::{hold::Hold, local_queue::LocalQueues};
 use crate::{
     disk::{ANSWER_MAX, Disk},
     folder::Folder,
-    hold::Hold,
-    local_queue::LocalQueues,
 };
 
 pub(crate) const ACQUIRE: &str = "acquire";
@@ -46,12 +56,12 @@ pub(crate) const ACQUIRE: &str = "acquire";
 /// One client's locks.
 #[derive(Debug)]
 pub(crate) struct FileSession {
-    pub(crate) folder: Arc<Folder>,
-    pub(crate) disk: Disk,
-    pub(crate) clock: Clock,
-    pub(crate) queues: LocalQueues,
+    folder: Arc<Folder>,
+    disk: Disk,
+    clock: Clock,
+    queues: LocalQueues,
     holds: Mutex<HashMap<ClaimId, Hold>>,
-    pub(crate) closed: CancellationToken,
+    closed: CancellationToken,
 }
 
 impl FileSession {
@@ -66,7 +76,7 @@ impl FileSession {
         }
     }
 
-    pub(crate) fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, Hold>> {
+    fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, Hold>> {
         lock(&self.holds)
     }
 
@@ -133,7 +143,7 @@ impl Session for FileSession {
     }
 }
 
-pub(crate) fn closed() -> Error {
+fn closed() -> Error {
     Error::new(ErrorKind::Closed, ACQUIRE)
 }
 
