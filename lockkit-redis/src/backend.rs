@@ -8,14 +8,8 @@ use lockkit_core::{
     backend::{Admin, Backend, BackendInfo, Lifetime, Promises, QueueKind, Session, TokenStrength},
     limits::TTL_MAX,
 };
-use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
 
-use crate::{
-    Queue, RedisConfig, error::RequestError, expiry::ExpiryChecks, keys::CHANNEL, messages::ClaimMessages,
-    powers::Observers, registry::ClaimRegistry, replicas::Replicas, server::Server, server_info::ServerInfo,
-    session::RedisSession, wire::ScriptParams,
-};
+use crate::{Queue, RedisConfig, session::RedisSession, wire::ScriptParams};
 
 /// A shorter ttl could expire in a pause of a busy machine.
 const TTL_MIN: Duration = Duration::from_secs(1);
@@ -59,64 +53,6 @@ impl RedisBackend {
             linger_ms: milliseconds(self.config.counter_ttl.max(QUEUE_TTL_MIN)),
         }
     }
-
-    async fn open(&self, ttl: Duration, clock: Clock) -> Result<RedisSession, RequestError> {
-        let params = self.script_params(ttl);
-        let (connector, claims) = (self.config.connector(), Arc::<ClaimRegistry>::default());
-        let channel = format!("{CHANNEL}{}", params.client);
-        let observers = Arc::<Observers>::default();
-        let messages =
-            ClaimMessages { channel, claims: Arc::clone(&claims), observers: Arc::clone(&observers) };
-        let server = Server::connect(connector.clone(), Arc::new(messages)).await?;
-        let (info, ()) = tokio::try_join!(server.info(), server.check_publish_right())?;
-        if let Some(info) = &info {
-            log_warnings(info, self.config.min_replicas.is_some());
-        }
-        let replicas = match self.config.min_replicas {
-            Some(count) => Some(Replicas::connect(connector, count).await?),
-            None => None,
-        };
-        tokio::spawn(Arc::clone(&observers).keep_subscribed(server.connections(), server.request_timeout()));
-        Ok(RedisSession {
-            server,
-            layout: self.config.layout(),
-            ttl: Duration::from_millis(params.ttl_ms),
-            params,
-            queues: self.config.queue_in_use() == Queue::Fifo,
-            clock,
-            claims,
-            observers,
-            expiry_checks: ExpiryChecks::default(),
-            replicas,
-            closed: CancellationToken::new(),
-        })
-    }
-}
-
-/// Logs what may lose locks: a warning where nobody would want it, and advice (which `lockkit doctor` shows) where it is
-/// a choice.
-fn log_warnings(info: &ServerInfo, waits_for_replicas: bool) {
-    if info.may_evict() {
-        warn!(
-            policy = info.eviction_policy,
-            "this Redis may evict keys, locks too, when memory is short: set maxmemory-policy to noeviction"
-        );
-    }
-    if info.loses_writes_on_restart() {
-        info!(
-            target: "lockkit::advice",
-            "this Redis writes no append-only file: a restart loses locks that are held; set appendonly yes, and appendfsync \
-             always to lose none"
-        );
-    }
-    if info.has_replicas() && !waits_for_replicas {
-        info!(
-            target: "lockkit::advice",
-            replicas = info.replicas,
-            "this Redis has replicas, and locks do not wait for them: a replica that is promoted may lack locks that are \
-             held; set min_replicas in the URL"
-        );
-    }
 }
 
 fn milliseconds(duration: Duration) -> u64 {
@@ -146,7 +82,7 @@ impl Backend for RedisBackend {
     }
 
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
-        match self.open(ttl, clock).await {
+        match RedisSession::open(&self.config, self.script_params(ttl), clock).await {
             Ok(session) => Ok(Arc::new(session)),
             Err(fault) => Err(fault.into_error("open session")),
         }

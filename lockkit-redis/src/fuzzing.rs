@@ -3,7 +3,8 @@
 use std::str;
 
 use crate::{
-    admin::parse_inspection, keys, powers::parse_leader, server_info::ServerInfo, topology::SlotMasters, wire,
+    admin::parse_inspection, keys, server_info::ServerInfo, session::parse_leader, topology::SlotMasters,
+    wire,
 };
 
 /// Longer errors would quote arbitrary text of a server.

@@ -35,26 +35,18 @@
 #![warn(clippy::exhaustive_enums, clippy::exhaustive_structs)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod acquire;
 mod admin;
 mod backend;
 mod broken;
 mod config;
 mod error;
 mod evidence;
-mod expiry;
 #[cfg(feature = "_fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod heartbeat;
 mod keys;
-mod messages;
-mod powers;
 mod reconnect;
 mod redlock;
-mod registry;
-mod release;
-mod replicas;
 mod server;
 mod server_info;
 mod session;
@@ -63,7 +55,6 @@ mod tests;
 mod tls;
 mod topology;
 mod url;
-mod waiting;
 mod wire;
 
 #[doc(inline)]

@@ -1,5 +1,7 @@
 //! What a server reports about itself in `INFO`.
 
+use tracing::{info, warn};
+
 /// The first major version with RESP3.
 pub(crate) const VERSION_MIN: u32 = 6;
 
@@ -51,6 +53,32 @@ impl ServerInfo {
     /// Returns whether the server may evict locks when memory is short.
     pub(crate) fn may_evict(&self) -> bool {
         !matches!(&*self.eviction_policy, "" | "noeviction")
+    }
+
+    /// Logs what may lose locks: a warning where nobody would want it, and advice (which `lockkit doctor` shows) where it is
+    /// a choice.
+    pub(crate) fn log_warnings(&self, waits_for_replicas: bool) {
+        if self.may_evict() {
+            warn!(
+                policy = self.eviction_policy,
+                "this Redis may evict keys, locks too, when memory is short: set maxmemory-policy to noeviction"
+            );
+        }
+        if self.loses_writes_on_restart() {
+            info!(
+                target: "lockkit::advice",
+                "this Redis writes no append-only file: a restart loses locks that are held; set appendonly yes, and appendfsync \
+                 always to lose none"
+            );
+        }
+        if self.has_replicas() && !waits_for_replicas {
+            info!(
+                target: "lockkit::advice",
+                replicas = self.replicas,
+                "this Redis has replicas, and locks do not wait for them: a replica that is promoted may lack locks that are \
+                 held; set min_replicas in the URL"
+            );
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use redis::{Arg, Cmd, RedisWrite, ToRedisArgs, Value};
 use crate::{
     error::RequestError,
     keys::{self, LockKeys},
-    registry::ClaimEntry,
+    session::ClaimEntry,
 };
 
 /// Characters of an unexpected answer that an error quotes.

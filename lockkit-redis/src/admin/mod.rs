@@ -34,8 +34,8 @@ use crate::{
     RedisBackend,
     error::{Effect, RequestError},
     keys::{LockKeys, parse_value},
-    release::find_next,
     server::execute,
+    session::find_next,
     topology::{Connection, PushHandler},
     wire::{Call, parse_release},
 };

@@ -11,10 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     RedlockConfig, SCHEME_REDLOCK,
-    attempt::SessionContext,
     hints::Hints,
     membership::{Rejoiner, join, look_at_majority, warn_in_background},
-    session::RedlockSession,
+    session::{RedlockSession, SessionContext},
     wire::RequestBuilder,
 };
 use crate::error::RequestError;

@@ -53,27 +53,17 @@
 //!   short for what pins are for, and a longer one keeps emptied nodes out for as long.
 //! * *Evidence*. Data live at one server, the lock at a majority of several: no single server can tell who holds it.
 
-mod acquire;
 mod admin;
-mod attempt;
 mod backend;
 mod config;
-mod elections;
-mod granted_attempt;
-mod heartbeat;
 mod hints;
-mod holder_writes;
 mod lock_view;
 mod membership;
 mod node;
 mod nodes;
-mod records;
-mod release;
 mod request;
 mod round;
-mod sent_requests;
 mod session;
-mod votes;
 mod wire;
 
 pub use self::{

@@ -11,11 +11,10 @@ use tokio::{sync::Semaphore, time::Instant};
 use tracing::debug;
 
 use super::{
-    attempt::LATE_ASKS_MAX,
     hints::Hints,
     membership::{Members, NO_MARKER},
-    release::RETRIED_CLEAN_UPS_MAX,
     request::Request,
+    session::{LATE_ASKS_MAX, RETRIED_CLEAN_UPS_MAX},
     wire::{look, node_state},
 };
 use crate::{

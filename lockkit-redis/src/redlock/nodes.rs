@@ -2,18 +2,23 @@
 
 use std::{sync::Arc, time::Duration};
 
+use lockkit_core::ErrorKind;
+
 use super::{
     hints::Hints,
     membership::Members,
     node::{Node, name_of},
     round::{ReplySender, Round},
-    votes::majority,
 };
 use crate::{
     error::{Effect, RequestError},
     topology::{Connector, Topology},
 };
-use lockkit_core::ErrorKind;
+
+/// More than half.
+pub(super) fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
 
 /// The nodes of a session. Cheap to clone.
 #[derive(Clone, Debug)]

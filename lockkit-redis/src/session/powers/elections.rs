@@ -23,7 +23,11 @@ use super::{
     observers::RedisLeaderWatch,
     wire::{self, parse_leader},
 };
-use crate::{error::RequestError, keys::LockKeys, session::RedisSession, waiting::lock_end};
+use crate::{
+    error::RequestError,
+    keys::LockKeys,
+    session::{RedisSession, waiting::lock_end},
+};
 
 #[async_trait]
 impl Elections for RedisSession {

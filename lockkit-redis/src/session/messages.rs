@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use lockkit_core::{FencingToken, backend::ClaimId};
 
-use crate::{
-    broken::BROKEN, keys::parse_value, powers::Observers, registry::ClaimRegistry, topology::Listener,
-};
+use super::{powers::Observers, registry::ClaimRegistry};
+use crate::{broken::BROKEN, keys::parse_value, topology::Listener};
 
 /// The receivers of a session's messages: its claims and observers.
 pub(crate) struct ClaimMessages {
@@ -61,9 +60,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        registry::tests::keys,
+        session::waiting::{Sending, WaitExtension},
+        tests::keys,
         topology::PushHandler,
-        waiting::{Sending, WaitExtension},
         wire::Wait,
     };
 

@@ -1,7 +1,7 @@
 //! A session with a set of nodes: its holds, and how it closes.
 //!
-//! The nodes know no sessions: every lock has its own lifetime at each node. [`acquire`](super::acquire) retries
-//! attempts, [`attempt`](super::attempt) is one attempt, [`heartbeat`](super::heartbeat) renews holds, and
+//! The nodes know no sessions: every lock has its own lifetime at each node. [`acquire`] retries
+//! attempts, [`attempt`] is one attempt, [`heartbeat`] renews holds, and
 //! [`membership`](super::membership) handles nodes that have lost their data.
 //!
 //! * The session is closed: every acquire under way removes its keys, and all holds are released. What no majority
@@ -12,6 +12,15 @@
 //! * A release is not answered: it is retried, node by node.
 //! * A release is not answered before its keys must have expired everywhere: the hold is forgotten. A caller that
 //!   waited for the answer has got an error.
+
+mod acquire;
+mod attempt;
+mod granted_attempt;
+mod heartbeat;
+mod powers;
+mod release;
+mod sent_requests;
+mod votes;
 
 use std::{
     collections::HashMap,
@@ -28,7 +37,11 @@ use lockkit_core::{
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::{attempt::SessionContext, granted_attempt::WonAttempt, release::Removal};
+pub(super) use self::{
+    attempt::{LATE_ASKS_MAX, SessionContext},
+    release::RETRIED_CLEAN_UPS_MAX,
+};
+use self::{granted_attempt::WonAttempt, release::Removal};
 use crate::{error::RequestError, keys::Layout};
 
 /// Limit of concurrent acquires, far more than a client may have.
@@ -37,9 +50,9 @@ const ACQUIRES_MAX: u32 = 1 << 20;
 /// A session.
 #[derive(Debug)]
 pub(super) struct RedlockSession {
-    pub(super) context: SessionContext,
-    pub(super) layout: Layout,
-    pub(super) closed: CancellationToken,
+    context: SessionContext,
+    layout: Layout,
+    closed: CancellationToken,
     holds: Mutex<HashMap<ClaimId, Hold>>,
     /// One permit for each acquire under way.
     acquiring: Semaphore,
@@ -49,8 +62,8 @@ pub(super) struct RedlockSession {
 
 /// A granted lock.
 #[derive(Clone, Debug)]
-pub(super) struct Hold {
-    pub(super) won: WonAttempt,
+struct Hold {
+    won: WonAttempt,
     /// Set once the release has begun.
     removal: Option<Removal>,
 }
@@ -81,17 +94,17 @@ impl RedlockSession {
     }
 
     /// Adds a hold.
-    pub(super) fn add_hold(&self, claim: ClaimId, won: WonAttempt) {
+    fn add_hold(&self, claim: ClaimId, won: WonAttempt) {
         self.lock().insert(claim, Hold { won, removal: None });
     }
 
     /// The hold of this claim, unless its release has begun.
-    pub(super) fn active_hold(&self, claim: ClaimId) -> Option<WonAttempt> {
+    fn active_hold(&self, claim: ClaimId) -> Option<WonAttempt> {
         self.lock().get(&claim).filter(|hold| hold.removal.is_none()).map(|hold| hold.won.clone())
     }
 
     /// Starts the release of a hold, or returns the one under way.
-    pub(super) fn begin_release(&self, claim: ClaimId) -> Option<Removal> {
+    fn begin_release(&self, claim: ClaimId) -> Option<Removal> {
         let mut holds = self.lock();
         let hold = holds.get_mut(&claim)?;
         Some(hold.removal.get_or_insert_with(|| hold.won.release(&self.context)).clone())
@@ -105,7 +118,7 @@ impl RedlockSession {
     }
 
     /// Forgets holds whose keys must have expired at all nodes more than `ago` ago, confirmed or not.
-    pub(super) fn forget_expired(&self, ago: Duration) {
+    fn forget_expired(&self, ago: Duration) {
         self.lock()
             .retain(|_, hold| !hold.removal.as_ref().is_some_and(|removal| removal.is_expired_since(ago)));
     }
@@ -186,16 +199,13 @@ mod tests {
         limits::{RELEASE_ANSWER_MAX, RETRY_PAUSE_MIN, TTL_MAX},
     };
 
-    use super::{
-        super::{
-            config::RedlockConfig,
-            heartbeat::LOCKS_PER_REQUEST,
-            hints::Hints,
-            membership::Rejoiner,
-            sent_requests::SentRequests,
-            wire::{Attempt, RequestBuilder},
-        },
-        *,
+    use super::*;
+    use crate::redlock::{
+        config::RedlockConfig,
+        hints::Hints,
+        membership::Rejoiner,
+        session::{heartbeat::LOCKS_PER_REQUEST, sent_requests::SentRequests},
+        wire::{Attempt, RequestBuilder},
     };
     use crate::{RedisConfig, keys::Names};
 

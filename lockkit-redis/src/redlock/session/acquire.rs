@@ -17,8 +17,8 @@ use lockkit_core::{
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
-use super::{attempt::AttemptOutcome, hints::Hint, session::RedlockSession};
-use crate::{error::RequestError, keys::LockKeys};
+use super::{RedlockSession, attempt::AttemptOutcome};
+use crate::{error::RequestError, keys::LockKeys, redlock::hints::Hint};
 
 /// Longest pause between two attempts of a waiter that receives no hint.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
@@ -154,11 +154,10 @@ mod tests {
     };
     use tokio_util::sync::CancellationToken;
 
-    use super::{
-        super::{
-            attempt::SessionContext, hints::Hints, membership::Rejoiner, nodes::Nodes, wire::RequestBuilder,
-        },
-        *,
+    use super::*;
+    use crate::redlock::{
+        hints::Hints, membership::Rejoiner, nodes::Nodes, session::attempt::SessionContext,
+        wire::RequestBuilder,
     };
     use crate::{
         keys::{Layout, Names},

@@ -12,12 +12,11 @@ use std::{
 use lockkit_core::{BootInstant, FencingToken, backend::ClaimId, support::lock};
 use tokio::sync::{Notify, watch};
 
-use crate::{
-    broken::BrokenHolds,
-    keys::LockKeys,
+use super::{
     powers::Pin,
     waiting::{Push, WaitExtension},
 };
+use crate::{broken::BrokenHolds, keys::LockKeys};
 
 /// All claims of a session, from before their first request to their confirmed end.
 #[derive(Debug, Default)]
@@ -284,15 +283,9 @@ impl ClaimEntry {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use lockkit_core::LockName;
-
+mod tests {
     use super::*;
-    use crate::keys::{Layout, Names};
-
-    pub(crate) fn keys() -> LockKeys {
-        Layout::new("", Names::Encoded, false).keys(&LockName::new("x").unwrap()).unwrap()
-    }
+    use crate::tests::keys;
 
     #[tokio::test]
     async fn wake_before_the_wait_is_not_lost() {

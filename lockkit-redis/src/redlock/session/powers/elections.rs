@@ -25,14 +25,14 @@ use lockkit_core::{
     backend::{Elections, Grant, LeaderEntry, LeaderWatch, Polling},
 };
 
-use super::{
-    lock_view::{LockView, majority_value, votes},
-    session::RedlockSession,
-    wire::{LockState, inspect},
-};
 use crate::{
     error::{Effect, RequestError},
     keys::LockKeys,
+    redlock::{
+        lock_view::{LockView, majority_value, votes},
+        session::RedlockSession,
+        wire::{LockState, inspect},
+    },
 };
 
 /// What the answers of some nodes say about the leader.

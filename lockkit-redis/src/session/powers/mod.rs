@@ -9,7 +9,8 @@ mod wire;
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::wire::parse_leader;
 pub(crate) use self::{observers::Observers, pins::Pin};
-use crate::{error::RequestError, session::RedisSession, wire::Call};
+use super::RedisSession;
+use crate::{error::RequestError, wire::Call};
 
 impl RedisSession {
     /// Executes a script that writes if a grant holds its lock, and returns whether it does. What the script wrote

@@ -22,12 +22,10 @@ use lockkit_core::{BootInstant, ErrorKind, FencingToken, backend::Claim};
 use redis::Value;
 use tracing::debug;
 
+use super::{RedisSession, acquire::ClaimOutcome, registry::ClaimEntry};
 use crate::{
-    acquire::ClaimOutcome,
     error::{Effect, RequestError},
-    registry::ClaimEntry,
     server::Server,
-    session::RedisSession,
     topology::Connector,
     wire::{Call, ClaimState, parse_claim_state, parse_renewals},
 };

@@ -13,7 +13,8 @@ use std::time::Duration;
 use redis::Value;
 use tracing::debug;
 
-use crate::{error::RequestError, registry::ClaimEntry, session::RedisSession, wire::parse_release};
+use super::{RedisSession, registry::ClaimEntry};
+use crate::{error::RequestError, wire::parse_release};
 
 /// Bounds the repeated requests of one release. Each drops some hundreds of lapsed waiters: enough for what a client
 /// that died may have left, and few enough that the caller does not wait for too long.

@@ -24,32 +24,37 @@ use tokio::time::Instant;
 
 use super::{
     granted_attempt::WonAttempt,
-    membership::Rejoiner,
-    node::Node,
-    nodes::Nodes,
     release::{Removal, RetryPolicy, clean_up_late},
-    request::Request,
-    round::ReplySender,
     sent_requests::SentRequests,
     votes::{AskOutcome, Vote, Votes},
-    wire::{Attempt, ClaimReply, RequestBuilder, claim_reply},
 };
-use crate::{error::RequestError, keys::LockKeys};
+use crate::{
+    error::RequestError,
+    keys::LockKeys,
+    redlock::{
+        membership::Rejoiner,
+        node::Node,
+        nodes::Nodes,
+        request::Request,
+        round::ReplySender,
+        wire::{Attempt, ClaimReply, RequestBuilder, claim_reply},
+    },
+};
 
 /// After this time without a reply, a connection will not deliver one.
 const LATE_REPLY_MAX: Duration = Duration::from_secs(600);
 
 /// Late replies that are awaited at one node at a time.
-pub(super) const LATE_ASKS_MAX: usize = 256;
+pub(crate) const LATE_ASKS_MAX: usize = 256;
 
 /// What all attempts of a session share.
 #[derive(Clone, Debug)]
-pub(super) struct SessionContext {
-    pub(super) nodes: Nodes,
-    pub(super) requests: RequestBuilder,
-    pub(super) ttl: Duration,
-    pub(super) clock: Clock,
-    pub(super) rejoiner: Rejoiner,
+pub(crate) struct SessionContext {
+    pub(crate) nodes: Nodes,
+    pub(crate) requests: RequestBuilder,
+    pub(crate) ttl: Duration,
+    pub(crate) clock: Clock,
+    pub(crate) rejoiner: Rejoiner,
 }
 
 /// The result of an attempt.
@@ -214,8 +219,10 @@ mod tests {
     use crate::{
         reconnect::OpenConnection,
         redlock::{hints::Hints, request::NODE},
-        registry::tests::keys,
-        tests::scripted::{Answer, ScriptedServer, greeting},
+        tests::{
+            keys,
+            scripted::{Answer, ScriptedServer, greeting},
+        },
         topology::{Connector, Dialer, Login, Topology},
     };
 

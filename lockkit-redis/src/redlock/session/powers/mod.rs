@@ -1,4 +1,5 @@
-//! Writes that only the holder of a lock may make: a proposal, a record.
+//! What a session can do besides locking: [elections](elections) and [records](records). What both do is here: writes
+//! that only the holder of a lock may make, a proposal or a record.
 //!
 //! Each node compares the lock's value and writes in one step. A write counts once a majority of the nodes has accepted
 //! it, so a later grant, which has another majority, shares a node with it: there the write came before that grant.
@@ -8,19 +9,26 @@
 //! * The client was suspended between two replies: the write does not count, because the first node may have lost its
 //!   data and may count again by now. A node stays out for longer than any ttl.
 
+mod elections;
+mod records;
+
 use std::sync::Arc;
 
 use lockkit_core::{backend::Grant, lease};
 
-use super::{
-    granted_attempt::WonAttempt,
-    request::Request,
-    round::ReplySender,
-    session::RedlockSession,
-    votes::{Vote, Votes},
-    wire::{ClaimReply, claim_reply},
+use crate::{
+    error::RequestError,
+    redlock::{
+        request::Request,
+        round::ReplySender,
+        session::{
+            RedlockSession,
+            granted_attempt::WonAttempt,
+            votes::{Vote, Votes},
+        },
+        wire::{ClaimReply, claim_reply},
+    },
 };
-use crate::error::RequestError;
 
 impl RedlockSession {
     /// Sends a write to all nodes. Returns whether a majority accepted it; `false` if none can any more.

@@ -17,14 +17,15 @@ use lockkit_core::{
 };
 use tracing::debug;
 
-use super::{
-    granted_attempt::WonAttempt,
-    membership::{NodeStatus, other_set_fault},
-    round::{ReplySender, Round},
-    session::RedlockSession,
-    wire::{RenewReply, look, node_state, renew_replies},
+use super::{RedlockSession, granted_attempt::WonAttempt};
+use crate::{
+    error::RequestError,
+    redlock::{
+        membership::{NodeStatus, other_set_fault},
+        round::{ReplySender, Round},
+        wire::{RenewReply, look, node_state, renew_replies},
+    },
 };
-use crate::error::RequestError;
 
 /// Locks in one request.
 pub(super) const LOCKS_PER_REQUEST: usize = 500;

@@ -5,7 +5,7 @@
 //! * Fewer replicas than required acknowledge a renewal: the hold is kept, but only until its deadline.
 //! * The session has waiting claims: requests of their own extend their deadlines. A claim that no longer waits at the
 //!   server is woken and re-checks. When nobody holds the lock, one of its waiters re-checks. When this heartbeat is
-//!   not answered, each waiter re-checks in time ([`acquire`](crate::acquire)).
+//!   not answered, each waiter re-checks in time ([`acquire`](super::acquire)).
 
 use std::{collections::HashMap, time::Duration};
 
@@ -18,11 +18,9 @@ use redis::{Value, cluster_routing::Slot};
 use tokio::time::Instant;
 use tracing::debug;
 
+use super::{RedisSession, registry::ClaimEntry, waiting::WaitExtension};
 use crate::{
     error::{Effect, RequestError},
-    registry::ClaimEntry,
-    session::RedisSession,
-    waiting::WaitExtension,
     wire::{HeldLock, lifetime_ms, parse_renewals, parse_waiters},
 };
 

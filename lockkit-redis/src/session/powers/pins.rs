@@ -25,7 +25,9 @@ use lockkit_core::{
 };
 
 use crate::{
-    error::RequestError, heartbeat::held_lock, registry::ClaimEntry, session::RedisSession, wire::lifetime_ms,
+    error::RequestError,
+    session::{RedisSession, heartbeat::held_lock, registry::ClaimEntry},
+    wire::lifetime_ms,
 };
 
 /// A pin: the server keeps the lock for this time.

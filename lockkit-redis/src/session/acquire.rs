@@ -43,13 +43,15 @@ use lockkit_core::{
 use tokio::time::Instant;
 use tracing::debug;
 
+use super::{
+    RedisSession,
+    expiry::ExpiryCheck,
+    registry::ClaimEntry,
+    waiting::{Sending, WaitExtension},
+};
 use crate::{
     error::RequestError,
-    expiry::ExpiryCheck,
     keys,
-    registry::ClaimEntry,
-    session::RedisSession,
-    waiting::{Sending, WaitExtension},
     wire::{Call, ClaimState, parse_claim_state},
 };
 

@@ -11,8 +11,8 @@ use super::{
     attempt::SessionContext,
     release::{Removal, RetryPolicy},
     sent_requests::SentRequests,
-    wire::Attempt,
 };
+use crate::redlock::wire::Attempt;
 
 /// An attempt that a majority granted. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -85,11 +85,10 @@ mod tests {
     use lockkit_core::{Clock, LockName, backend::ClaimId, limits::TTL_MAX};
     use tokio_util::sync::CancellationToken;
 
-    use super::{
-        super::{
-            config::RedlockConfig, membership::Rejoiner, release::RETRIED_CLEAN_UPS_MAX, wire::RequestBuilder,
-        },
-        *,
+    use super::*;
+    use crate::redlock::{
+        config::RedlockConfig, membership::Rejoiner, session::release::RETRIED_CLEAN_UPS_MAX,
+        wire::RequestBuilder,
     };
     use crate::{
         RedisConfig,

@@ -4,7 +4,7 @@
 //! higher token, or of the same grant's later write. A read takes the record with the highest token.
 //!
 //! * A write is acknowledged once a majority of the nodes accepted it, each of which compared the lock's value in the
-//!   same step ([`write`](super::write)). Every later grant shares one of these nodes, where the write came before the
+//!   same step ([`write_held`](RedlockSession::write_held)). Every later grant shares one of these nodes, where the write came before the
 //!   grant. So a read under a later grant sees that record or a later one, and a stale holder is refused, also if the
 //!   newer holder has written nothing yet.
 //! * The grant was lost while the write was sent: it is refused, or not confirmed, but may be left at a minority. It was
@@ -27,14 +27,14 @@ use lockkit_core::{
     backend::{Grant, Records},
 };
 
-use super::{
-    round::ReplySender,
-    session::RedlockSession,
-    wire::{RecordState, read_record, record_state, write_record},
-};
 use crate::{
     error::{Effect, RequestError},
     keys::LockKeys,
+    redlock::{
+        round::ReplySender,
+        session::RedlockSession,
+        wire::{RecordState, read_record, record_state, write_record},
+    },
 };
 
 /// Longest time for which a record is kept: a hundred years. Later instants are not exact in Lua.

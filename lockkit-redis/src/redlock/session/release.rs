@@ -20,18 +20,19 @@ use tokio::{
 };
 use tracing::debug;
 
-use super::{
-    node::Node,
-    nodes::Nodes,
-    request::Request,
-    round::{ReplySender, STRAGGLER_WAIT},
-    sent_requests::SentRequests,
-    votes::majority,
+use super::sent_requests::SentRequests;
+use crate::{
+    error::RequestError,
+    redlock::{
+        node::Node,
+        nodes::{Nodes, majority},
+        request::Request,
+        round::{ReplySender, STRAGGLER_WAIT},
+    },
 };
-use crate::error::RequestError;
 
 /// Clean-ups that are retried at one node at a time, see [`RetryPolicy`].
-pub(super) const RETRIED_CLEAN_UPS_MAX: usize = 256;
+pub(crate) const RETRIED_CLEAN_UPS_MAX: usize = 256;
 
 /// How often a failed request is retried while its key may exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,10 +205,8 @@ mod tests {
 
     use lockkit_conformance::direct::until;
 
-    use super::{
-        super::{config::RedlockConfig, hints::Hints},
-        *,
-    };
+    use super::*;
+    use crate::redlock::{config::RedlockConfig, hints::Hints};
     use crate::{
         RedisConfig,
         redlock::wire::look,

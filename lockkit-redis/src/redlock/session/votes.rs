@@ -2,13 +2,10 @@
 
 use lockkit_core::FencingToken;
 
-use super::wire::ClaimReply;
-use crate::error::RequestError;
-
-/// More than half.
-pub(super) fn majority(nodes: usize) -> usize {
-    nodes / 2 + 1
-}
+use crate::{
+    error::RequestError,
+    redlock::{nodes::majority, wire::ClaimReply},
+};
 
 /// One node's reply to a request.
 pub(super) type Vote = Result<ClaimReply, RequestError>;
