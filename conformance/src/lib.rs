@@ -53,6 +53,6 @@ pub use self::{
     fault::{Hook, LinkFault, StoreFault},
     harness::{AnyBackend, ClientLink, Entry, Harness, Rounds, Sharing, Store, Time, WallClock},
     plain::Plain,
-    report::{Figures, Outcome, Record},
+    report::{CaseResult, Figures, Outcome},
     runner::{cases, main, main_of, run_case},
 };

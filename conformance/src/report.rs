@@ -32,7 +32,7 @@ pub enum Outcome {
 /// One line of the report.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
-pub struct Record {
+pub struct CaseResult {
     /// The case.
     pub case: &'static str,
     /// The properties that it proves.
@@ -52,7 +52,7 @@ pub struct Record {
 /// Figures that a case publishes, by name.
 pub type Figures = BTreeMap<&'static str, f64>;
 
-impl Record {
+impl CaseResult {
     pub(crate) fn new(case: &Case, outcome: Outcome, took: Duration, figures: Figures) -> Self {
         Self {
             case: case.name,
@@ -78,13 +78,13 @@ struct Report<'a> {
     seed: u64,
     /// The fields of [`BackendInfo`] and [`Promises`].
     claims: BTreeMap<&'static str, String>,
-    cases: BTreeMap<&'static str, &'a Record>,
+    cases: BTreeMap<&'static str, &'a CaseResult>,
 }
 
 /// Writes the report of one backend below the target folder, and returns its path.
-pub(crate) fn write(harness: &dyn Harness, seed: u64, records: &[Record]) -> Result<PathBuf> {
+pub(crate) fn write(harness: &dyn Harness, seed: u64, results: &[CaseResult]) -> Result<PathBuf> {
     let backend = harness.name();
-    let cases = records.iter().map(|record| (record.case, record)).collect();
+    let cases = results.iter().map(|result| (result.case, result)).collect();
     let folder = target_folder()?.join("conformance");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let path = folder.join(format!("{backend}.json"));

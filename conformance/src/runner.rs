@@ -16,7 +16,7 @@ use lockkit_core::support::lock;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
-    Case, Figures, Harness, Hook, Outcome, Record, Rounds, Sharing, Time,
+    Case, CaseResult, Figures, Harness, Hook, Outcome, Rounds, Sharing, Time,
     case::Run,
     cases as all_cases,
     context::{Context, within},
@@ -85,7 +85,7 @@ pub fn main_of(harnesses: Vec<Box<dyn Harness>>) -> ExitCode {
     for (place, (harness, is_wanted)) in harnesses.into_iter().zip(wanted).enumerate() {
         if is_wanted {
             let prefix = if place == 0 { String::new() } else { format!("{}::", harness.name()) };
-            forms.push(Form { harness, prefix, records: Records::default(), count: 0 });
+            forms.push(Form { harness, prefix, results: CaseResults::default(), count: 0 });
         } else {
             println!("conformance {}: not run: {BACKENDS} does not list it", harness.name());
         }
@@ -125,29 +125,29 @@ fn requested_seed(arguments: Vec<String>, environment: Option<String>) -> Result
     Ok((others, seed.map(number).transpose()?))
 }
 
-type Records = Arc<Mutex<Vec<Record>>>;
+type CaseResults = Arc<Mutex<Vec<CaseResult>>>;
 
 /// A form of the backend in this program, with what its cases have recorded.
 struct Form {
     harness: Arc<dyn Harness>,
     /// Comes before the names of its cases.
     prefix: String,
-    records: Records,
+    results: CaseResults,
     /// How many cases it has.
     count: usize,
 }
 
-/// Returns one trial per case in the order of the seed; each adds a record.
-fn trials(harness: &Arc<dyn Harness>, prefix: &str, seed: u64, records: &Records) -> Vec<Trial> {
+/// Returns one trial per case in the order of the seed; each adds a result.
+fn trials(harness: &Arc<dyn Harness>, prefix: &str, seed: u64, results: &CaseResults) -> Vec<Trial> {
     let mut cases = all_cases::all();
     cases.extend(harness.own_cases());
     fastrand::Rng::with_seed(seed).shuffle(&mut cases);
     let trial = |case: Case| {
-        let (harness, records) = (Arc::clone(harness), Arc::clone(records));
+        let (harness, results) = (Arc::clone(harness), Arc::clone(results));
         Trial::ignorable_test(format!("{prefix}{}", case.name), move || {
-            let record = run_case(&harness, case, seed);
-            let outcome = record.outcome.clone();
-            lock(&records).push(record);
+            let result = run_case(&harness, case, seed);
+            let outcome = result.outcome.clone();
+            lock(&results).push(result);
             match outcome {
                 Outcome::Passed => Ok(Completion::Completed),
                 Outcome::Ignored(reason) => Ok(Completion::ignored_with(reason)),
@@ -164,7 +164,7 @@ fn run(mut forms: Vec<Form>, mut arguments: Arguments, seed: u64) -> ExitCode {
     arguments.test_threads.get_or_insert(parallel);
     let mut all = Vec::new();
     for form in &mut forms {
-        let trials = trials(&form.harness, &form.prefix, seed, &form.records);
+        let trials = trials(&form.harness, &form.prefix, seed, &form.results);
         form.count = trials.len();
         all.extend(trials);
     }
@@ -187,21 +187,21 @@ fn run(mut forms: Vec<Form>, mut arguments: Arguments, seed: u64) -> ExitCode {
 
 /// Writes the report of one form and prints its closing line. Returns whether all went well.
 fn conclude(form: &Form, seed: u64) -> bool {
-    let (name, records) = (form.harness.name(), lock(&form.records));
-    for figures in records.iter().filter_map(Record::shown_figures) {
+    let (name, results) = (form.harness.name(), lock(&form.results));
+    for figures in results.iter().filter_map(CaseResult::shown_figures) {
         println!("{figures}");
     }
-    let count = |ended: fn(&Outcome) -> bool| records.iter().filter(|record| ended(&record.outcome)).count();
+    let count = |ended: fn(&Outcome) -> bool| results.iter().filter(|result| ended(&result.outcome)).count();
     let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
     let mut well = failed == 0;
-    if records.len() == form.count
-        && let Err(error) = report::write(&*form.harness, seed, &records)
+    if results.len() == form.count
+        && let Err(error) = report::write(&*form.harness, seed, &results)
     {
         println!("no report: {error:#}");
         well = false;
     }
     // Residue after a failed case proves nothing.
-    if well && let Err(error) = check_shared_store(&form.harness, &records) {
+    if well && let Err(error) = check_shared_store(&form.harness, &results) {
         println!("after the last case: {error:#}");
         well = false;
     }
@@ -212,12 +212,12 @@ fn conclude(form: &Form, seed: u64) -> bool {
 }
 
 /// Checks the shared store for residue, if a case has used it.
-fn check_shared_store(harness: &Arc<dyn Harness>, records: &[Record]) -> Result<()> {
+fn check_shared_store(harness: &Arc<dyn Harness>, results: &[CaseResult]) -> Result<()> {
     let shares = |case: &Case| matches!(case.run, Run::Suite(_)) && case.sharing() == Sharing::Shared;
     let sharing: HashSet<_> =
         all_cases::all().iter().filter(|case| shares(case)).map(|case| case.name).collect();
-    let has_run = |record: &Record| record.outcome == Outcome::Passed && sharing.contains(record.case);
-    if harness.hooks().contains(&Hook::Contents) && records.iter().any(has_run) {
+    let has_run = |result: &CaseResult| result.outcome == Outcome::Passed && sharing.contains(result.case);
+    if harness.hooks().contains(&Hook::Contents) && results.iter().any(has_run) {
         let (runtime, longest) = runtime(harness.time())?;
         return runtime.block_on(within(
             longest,
@@ -229,9 +229,9 @@ fn check_shared_store(harness: &Arc<dyn Harness>, records: &[Record]) -> Result<
 }
 
 /// Runs one case on one backend.
-pub fn run_case(harness: &Arc<dyn Harness>, case: Case, seed: u64) -> Record {
+pub fn run_case(harness: &Arc<dyn Harness>, case: Case, seed: u64) -> CaseResult {
     if let Some(reason) = case.unmet(&**harness) {
-        return Record::new(&case, Outcome::Ignored(reason), Duration::ZERO, Figures::new());
+        return CaseResult::new(&case, Outcome::Ignored(reason), Duration::ZERO, Figures::new());
     }
     let start = Instant::now();
     let driven = catch_unwind(AssertUnwindSafe(|| drive(harness, case, seed)));
@@ -240,7 +240,7 @@ pub fn run_case(harness: &Arc<dyn Harness>, case: Case, seed: u64) -> Record {
         Ok(figures) => (Outcome::Passed, figures),
         Err(error) => (Outcome::Failed(format!("{error:#}")), Figures::new()),
     };
-    Record::new(&case, outcome, start.elapsed(), figures)
+    CaseResult::new(&case, outcome, start.elapsed(), figures)
 }
 
 /// Returns the message of a panic, unless its payload is not a text.
@@ -326,15 +326,15 @@ mod tests {
 
     #[test]
     fn panic_is_reported_with_its_message() {
-        let record = run_case(&memory(), case!(a_case_that_panics: TimedExclusion), 1);
-        assert_eq!(record.outcome, Outcome::Failed("the case panicked: the reason is 42".to_owned()));
+        let result = run_case(&memory(), case!(a_case_that_panics: TimedExclusion), 1);
+        assert_eq!(result.outcome, Outcome::Failed("the case panicked: the reason is 42".to_owned()));
     }
 
     #[test]
-    fn figure_is_in_the_record_and_printed() {
-        let record = run_case(&memory(), case!(a_case_with_a_figure: Fifo), 1);
-        assert_eq!(record.shown_figures().unwrap(), "figures of a_case_with_a_figure: turns: 3");
-        let json = serde_json::to_value(&record).unwrap();
+    fn figure_is_in_the_result_and_printed() {
+        let result = run_case(&memory(), case!(a_case_with_a_figure: Fifo), 1);
+        assert_eq!(result.shown_figures().unwrap(), "figures of a_case_with_a_figure: turns: 3");
+        let json = serde_json::to_value(&result).unwrap();
         assert_eq!(json["figures"]["turns"], 3.0);
         assert_eq!((&json["outcome"], &json["case"]), (&"passed".into(), &"a_case_with_a_figure".into()));
         assert!(json["seconds"].is_number() && json["properties"] == serde_json::json!(["Fifo"]), "{json}");
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn each_case_is_listed_once_in_the_order_of_the_seed() {
         let listed = |seed| {
-            let trials = trials(&memory(), "", seed, &Records::default());
+            let trials = trials(&memory(), "", seed, &CaseResults::default());
             trials.iter().map(|trial| (trial.name().to_owned(), trial.kind().to_owned())).collect::<Vec<_>>()
         };
         let labels = |listed: Vec<(String, String)>| listed.into_iter().collect::<BTreeMap<_, _>>();
