@@ -9,7 +9,7 @@ use crate::{
     backend::{Backend, Server},
     child::{Child, Problem},
     job::{Job, RowResult},
-    probe::{Connection, holds, loss, reentry, sale, takeover},
+    probe::{ConnectArguments, holds, loss, reentry, sale, takeover},
     report::{BackendReport, PromiseTexts, Row},
     results::Measured,
     steps::{Plan, RowSpec, Step, Task},
@@ -90,8 +90,8 @@ impl BackendRun<'_> {
         Ok(report)
     }
 
-    fn connection(&self, server: &Server, ttl: Duration) -> Connection {
-        Connection::new(self.backend, &server.addresses(), ttl)
+    fn connection(&self, server: &Server, ttl: Duration) -> ConnectArguments {
+        ConnectArguments::new(self.backend, &server.addresses(), ttl)
     }
 
     /// Runs a row once, and notes its result. A row that had a problem in this workload does not run again.

@@ -91,14 +91,14 @@ fn serve(setup: &str) -> Result<()> {
 
 /// The connection to the coordinator.
 #[derive(Clone, Debug)]
-struct Connection {
+struct ToCoordinator {
     outgoing: mpsc::UnboundedSender<ClientMessage>,
     pending: Arc<Mutex<HashMap<u64, oneshot::Sender<Reading>>>>,
     next: Arc<AtomicU64>,
     is_finishing: watch::Receiver<bool>,
 }
 
-impl Connection {
+impl ToCoordinator {
     async fn connect(address: &str) -> Result<(Self, tokio::task::JoinHandle<()>)> {
         let stream = TcpStream::connect(address).await.context("cannot reach the coordinator")?;
         stream.set_nodelay(true)?;
@@ -150,7 +150,7 @@ impl Connection {
 }
 
 async fn work(setup: ClientSetup) -> Result<()> {
-    let (connection, writer) = Connection::connect(&setup.coordinator).await?;
+    let (connection, writer) = ToCoordinator::connect(&setup.coordinator).await?;
     connection.send(ClientMessage::Hello { client: setup.client });
     let client = connect(&setup, &connection).await?;
     let disturbances = Arc::new(Disturbances::default());
@@ -182,7 +182,7 @@ async fn work(setup: ClientSetup) -> Result<()> {
 }
 
 /// Connects to the store. Retries until it succeeds, since the store may be down.
-async fn connect(setup: &ClientSetup, connection: &Connection) -> Result<LockClient> {
+async fn connect(setup: &ClientSetup, connection: &ToCoordinator) -> Result<LockClient> {
     loop {
         let builder = lockkit::builder(&setup.url)?.ttl(setup.ttl).label(setup.client.to_string());
         match builder.build().await {
@@ -201,7 +201,7 @@ struct Disturbances {
 }
 
 impl Disturbances {
-    async fn follow(self: Arc<Self>, client: LockClient, connection: Connection) {
+    async fn follow(self: Arc<Self>, client: LockClient, connection: ToCoordinator) {
         let mut status = client.status();
         drop(client);
         loop {
@@ -242,7 +242,7 @@ struct User {
     client: LockClient,
     id: ClientId,
     ttl: Duration,
-    connection: Connection,
+    connection: ToCoordinator,
     disturbances: Arc<Disturbances>,
     random: fastrand::Rng,
     /// No entry of an earlier claim can be in the queue any more.

@@ -15,7 +15,7 @@ use lockkit::{
 
 use crate::{
     args::BreakArguments,
-    connection::Connection,
+    configured_store::ConfiguredStore,
     describe::{describe, describe_holder},
     exit::{CONFIG, Failure, USAGE, print},
     store::Store,
@@ -37,7 +37,7 @@ pub(crate) async fn break_lock(arguments: BreakArguments) -> Result<u8, Failure>
     if !arguments.yes && !can_ask {
         return Err(Failure::new(USAGE, "cannot ask without a terminal: confirm with --yes"));
     }
-    let client = Connection::to(&Store::from(&arguments.store)?, None, None)?.open().await?;
+    let client = ConfiguredStore::to(&Store::from(&arguments.store)?, None, None)?.open().await?;
     let confirm = || if arguments.yes { Ok(true) } else { ask(&name) };
     let outcome = break_holder(&client, &name, confirm, print).await;
     let _ = client.close().await;

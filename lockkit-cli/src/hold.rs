@@ -24,13 +24,13 @@ use crate::{
     enclosing_locks::EnclosingLocks,
     exit::{Failure, LOST, print, status_of_signal},
     store::Store,
-    under_lock::{Held, Request, release, under_lock},
+    under_lock::{Held, WantedLock, release, under_lock},
 };
 
 /// Holds the lock; returns how the hold has ended.
 pub(crate) async fn hold(arguments: HoldArguments, quiet: bool) -> Result<u8, Failure> {
     let name = LockName::new(&arguments.name)?;
-    let request = Request {
+    let request = WantedLock {
         name: &name,
         store: &Store::from(&arguments.store)?,
         wait: &arguments.wait,

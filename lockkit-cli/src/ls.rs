@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     args::LsArguments,
-    connection::Connection,
+    configured_store::ConfiguredStore,
     describe::{as_json, describe, printable_json},
     exit::{Failure, print, printable},
     store::Store,
@@ -21,7 +21,7 @@ const REMEMBERED_MAX: usize = 1_000_000;
 
 /// Prints the locks page by page.
 pub(crate) async fn ls(arguments: LsArguments) -> Result<u8, Failure> {
-    let client = Connection::to(&Store::from(&arguments.store)?, None, None)?.open().await?;
+    let client = ConfiguredStore::to(&Store::from(&arguments.store)?, None, None)?.open().await?;
     let outcome = list(&client, &arguments, print).await;
     let _ = client.close().await;
     outcome.map(|()| 0)

@@ -13,7 +13,7 @@ mod acquire;
 mod args;
 mod break_lock;
 mod clock;
-mod connection;
+mod configured_store;
 mod describe;
 mod doctor;
 mod enclosing_locks;

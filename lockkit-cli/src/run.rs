@@ -21,7 +21,7 @@ use crate::{
     signals::{Children, JOB_CONTROL},
     store::Store,
     supervise::{Hold, supervise},
-    under_lock::{Held, Request, release, under_lock},
+    under_lock::{Held, WantedLock, release, under_lock},
 };
 
 /// Runs the command; returns its exit status, or why it did not run.
@@ -29,7 +29,7 @@ pub(crate) async fn run(arguments: RunArguments, quiet: bool) -> Result<u8, Fail
     let name = LockName::new(&arguments.name)?;
     let store = Store::from(&arguments.store)?;
     let enclosing = EnclosingLocks::from_environment();
-    let request = Request {
+    let request = WantedLock {
         name: &name,
         store: &store,
         wait: &arguments.wait,
@@ -80,7 +80,7 @@ impl LockedCommand {
             guard: &held.guard,
             limit: self.max_hold.map(|max_hold| (max_hold, clock::now().saturating_add(max_hold))),
         };
-        let locked_file = held.connection.locked_file(held.guard.name())?;
+        let locked_file = held.configured.locked_file(held.guard.name())?;
         held.signals.listen_also(JOB_CONTROL)?;
         let mut children = Children::watch()?;
         let deadline = deadline_of(&held.guard)?;

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use crate::{
     acquire::{AcquireOptions, acquire},
     args::WaitArguments,
-    connection::Connection,
+    configured_store::ConfiguredStore,
     enclosing_locks::EnclosingLocks,
     exit::{Failure, LOST, NOT_ACQUIRED, status_of_signal},
     log::say_or_drop,
@@ -35,7 +35,7 @@ const CLOSE_MAX: Duration = Duration::from_secs(5);
 const CLOSE_AFTER_LOSS_MAX: Duration = Duration::from_millis(250);
 
 /// Which lock, and how it is acquired.
-pub(crate) struct Request<'a> {
+pub(crate) struct WantedLock<'a> {
     pub(crate) name: &'a LockName,
     pub(crate) store: &'a Store,
     pub(crate) wait: &'a WaitArguments,
@@ -50,22 +50,22 @@ pub(crate) struct Request<'a> {
 /// A lock that is held.
 pub(crate) struct Held<'a> {
     pub(crate) client: &'a LockClient,
-    pub(crate) connection: &'a Connection,
+    pub(crate) configured: &'a ConfiguredStore,
     pub(crate) guard: LockGuard,
     pub(crate) signals: &'a mut Signals,
 }
 
 /// Acquires the lock and does the work; returns the exit status of the work, or of what prevented it.
 pub(crate) async fn under_lock(
-    request: Request<'_>,
+    request: WantedLock<'_>,
     work: impl AsyncFnOnce(Held<'_>) -> Result<u8, Failure>,
 ) -> Result<u8, Failure> {
     let started = Instant::now();
-    let Request { name, store, wait, quiet, .. } = request;
-    let mut connection = Connection::to(store, wait.ttl, wait.label.as_deref())?;
-    connection.wait_for_store(wait.connect_timeout, wait.time_limit());
+    let WantedLock { name, store, wait, quiet, .. } = request;
+    let mut configured = ConfiguredStore::to(store, wait.ttl, wait.label.as_deref())?;
+    configured.wait_for_store(wait.connect_timeout, wait.time_limit());
     let mut signals = Signals::listen(ENDING)?;
-    let opening = with_notice(connection.open(), (!quiet).then(notice_of_store));
+    let opening = with_notice(configured.open(), (!quiet).then(notice_of_store));
     let client = match unless_ended(&mut signals, opening).await {
         Ok(client) => client?,
         Err(signal) => return Ok(ended_by(signal, name)),
@@ -84,7 +84,7 @@ pub(crate) async fn under_lock(
             Ok(0)
         }
         Ok(Ok(Some(guard))) => {
-            work(Held { client: &client, connection: &connection, guard, signals: &mut signals }).await
+            work(Held { client: &client, configured: &configured, guard, signals: &mut signals }).await
         }
         Ok(Err(mut failure)) => {
             if let (NOT_ACQUIRED, Some(status)) = (failure.status, wait.conflict_exit_code) {

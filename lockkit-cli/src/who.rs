@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use crate::{
     args::WhoArguments,
-    connection::Connection,
+    configured_store::ConfiguredStore,
     describe::{as_json, describe, describe_holder, identity, printable_json},
     exit::{Failure, print, status_of_signal, warn},
     signals::{ENDING, Signals},
@@ -28,7 +28,7 @@ const WATCH_PAUSE: Duration = Duration::from_secs(1);
 /// Prints the answer on stdout; returns whether the lock is held as an exit status.
 pub(crate) async fn who(arguments: WhoArguments) -> Result<u8, Failure> {
     let name = LockName::new(&arguments.name)?;
-    let client = Connection::to(&Store::from(&arguments.store)?, None, None)?.open().await?;
+    let client = ConfiguredStore::to(&Store::from(&arguments.store)?, None, None)?.open().await?;
     let show = |found: &Inspection| match arguments.json {
         true => print(&printable_json(&as_json(&name, found))),
         false => print(as_text(&name, found).trim_end()),

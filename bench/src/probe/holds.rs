@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use super::{ANSWER_MAX, Connection};
+use super::{ANSWER_MAX, ConnectArguments};
 use crate::{
     backend::Server,
     child::{self, Child, Problem},
@@ -29,7 +29,7 @@ const ACQUIRE_MAX: Duration = Duration::from_secs(120);
 /// What the process gets.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Job {
-    connection: Connection,
+    connection: ConnectArguments,
     count: usize,
     millis: u64,
 }
@@ -97,7 +97,7 @@ fn raise_open_files(count: usize) -> Result<bool> {
 
 pub(crate) async fn measure(
     server: &Server,
-    connection: Connection,
+    connection: ConnectArguments,
     count: usize,
     millis: u64,
 ) -> Result<Holds, Problem> {

@@ -12,7 +12,7 @@ use lockkit_testbed::{Message, Proxy};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use super::{ANSWER_MAX, Connection, now};
+use super::{ANSWER_MAX, ConnectArguments, now};
 use crate::{
     backend::{Backend, Server},
     child::{self, Child, Problem},
@@ -27,7 +27,7 @@ const SAME_HEARTBEAT: Duration = Duration::from_millis(20);
 /// What the process gets.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Job {
-    connection: Connection,
+    connection: ConnectArguments,
 }
 
 /// When the process saw the end of its hold.
@@ -60,7 +60,7 @@ pub(crate) async fn measure(backend: Backend, ttl: Duration) -> Result<Loss, Pro
     let server = Server::start(backend)?;
     let proxies = server.proxies()?;
     let addresses: Vec<String> = proxies.iter().map(Proxy::endpoint).collect();
-    let connection = Connection::new(backend, &addresses, ttl);
+    let connection = ConnectArguments::new(backend, &addresses, ttl);
     connection.set_up(backend).await.context("set the servers up")?;
     let mut child = Child::own("loss", &Job { connection })?;
     child.ready(ANSWER_MAX).await?;

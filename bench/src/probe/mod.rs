@@ -20,12 +20,12 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// How a process of lockkit connects.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Connection {
+pub(crate) struct ConnectArguments {
     url: String,
     ttl_ms: u64,
 }
 
-impl Connection {
+impl ConnectArguments {
     pub(crate) fn new(backend: Backend, addresses: &[String], ttl: Duration) -> Self {
         Self { url: backend::url(backend.name(), addresses), ttl_ms: ttl.as_millis() as u64 }
     }

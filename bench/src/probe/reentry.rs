@@ -6,7 +6,7 @@ use anyhow::Result;
 use lockkit::Owner;
 use serde::{Deserialize, Serialize};
 
-use super::{ANSWER_MAX, Connection};
+use super::{ANSWER_MAX, ConnectArguments};
 use crate::{
     child::{self, Child, Problem},
     usage::own_cpu,
@@ -18,7 +18,7 @@ const BATCH: u64 = 1_000;
 /// What the process gets.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Job {
-    connection: Connection,
+    connection: ConnectArguments,
     millis: u64,
 }
 
@@ -50,7 +50,7 @@ pub(crate) async fn child(job: Job) -> Result<()> {
     Ok(client.close().await?)
 }
 
-pub(crate) async fn measure(connection: Connection, millis: u64) -> Result<Reentry, Problem> {
+pub(crate) async fn measure(connection: ConnectArguments, millis: u64) -> Result<Reentry, Problem> {
     let mut child = Child::own("reentry", &Job { connection, millis })?;
     child.ready(ANSWER_MAX).await?;
     child.go().await?;

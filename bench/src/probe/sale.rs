@@ -13,7 +13,7 @@ use redis::{AsyncCommands, AsyncConnectionConfig, aio::MultiplexedConnection};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
-use super::{ANSWER_MAX, Connection};
+use super::{ANSWER_MAX, ConnectArguments};
 use crate::child::{self, Child, Problem};
 
 /// What is for sale.
@@ -33,7 +33,7 @@ const STOCK: &str = "stock";
 /// What a process gets.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Job {
-    connection: Connection,
+    connection: ConnectArguments,
     name: String,
     /// The Redis that has the counter.
     stock: String,
@@ -85,7 +85,7 @@ async fn buy(lock: Arc<Lock>, mut stock: MultiplexedConnection) -> Result<bool> 
     Ok(left > 0)
 }
 
-pub(crate) async fn measure(connection: Connection) -> Result<Sale, Problem> {
+pub(crate) async fn measure(connection: ConnectArguments) -> Result<Sale, Problem> {
     let redis = Redis::start_with(&["--appendonly", "no"])?;
     redis.cli(&["SET", STOCK, &ITEMS.to_string()])?;
     let name = format!("bench-sale-{:08x}", fastrand::u32(..));

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use super::{ANSWER_MAX, Connection, now};
+use super::{ANSWER_MAX, ConnectArguments, now};
 use crate::{
     backend::Backend,
     child::{self, Child, Problem},
@@ -24,7 +24,7 @@ const PATIENCE: u32 = 4;
 /// What the process gets.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Job {
-    connection: Connection,
+    connection: ConnectArguments,
     name: String,
     /// It waits for the lock, and reports when it was granted. Otherwise it holds the lock until it is killed.
     waits: bool,
@@ -65,7 +65,7 @@ pub(crate) async fn child(job: Job) -> Result<()> {
 
 pub(crate) async fn measure(
     backend: Backend,
-    connection: Connection,
+    connection: ConnectArguments,
     ttl: Duration,
 ) -> Result<Takeover, Problem> {
     let name = format!("bench-takeover-{:08x}", fastrand::u32(..));

@@ -23,7 +23,7 @@ use lockkit::{ClientOptions, LockClient, backend::BackendUrl, limits::TTL_DEFAUL
 use self::report::{Level, Report};
 use crate::{
     args::{DoctorArguments, StoreArguments},
-    connection::Connection,
+    configured_store::ConfiguredStore,
     describe::seconds,
     exit::{DENIED, Failure, UNAVAILABLE, print},
     log::Collector,
@@ -38,9 +38,9 @@ pub(crate) async fn doctor(arguments: DoctorArguments, collector: &Collector) ->
     let DoctorArguments { url, local, password_file, json } = arguments;
     let store = Store::from(&StoreArguments { backend: url, local, password_file })?;
     let asked = asked_ttl(&store)?;
-    let connection = Connection::to(&store, Some(asked.min(TTL_EXAMINED_MAX)), Some("lockkit doctor"))?;
+    let configured = ConfiguredStore::to(&store, Some(asked.min(TTL_EXAMINED_MAX)), Some("lockkit doctor"))?;
     let mut report = Report::new(&BackendUrl::parse(store.url())?);
-    if let Some(clients) = connect(&connection, &mut report).await {
+    if let Some(clients) = connect(&configured, &mut report).await {
         let [one, other] = &clients;
         check_ttl(one, asked, &mut report);
         examine(one, other, asked, collector, &mut report).await;
@@ -61,9 +61,9 @@ fn asked_ttl(store: &Store) -> Result<Duration, Failure> {
 }
 
 /// Opens two sessions, or reports why it cannot.
-async fn connect(connection: &Connection, report: &mut Report) -> Option<[LockClient; 2]> {
+async fn connect(configured: &ConfiguredStore, report: &mut Report) -> Option<[LockClient; 2]> {
     let begin = Instant::now();
-    let one = match connection.open().await {
+    let one = match configured.open().await {
         Ok(client) => client,
         Err(failure) => {
             let remedy = match failure.status {
@@ -76,7 +76,7 @@ async fn connect(connection: &Connection, report: &mut Report) -> Option<[LockCl
         }
     };
     report.fine("reach", format!("a session was opened in {:.1?}", begin.elapsed()));
-    match connection.open().await {
+    match configured.open().await {
         Ok(other) => Some([one, other]),
         Err(failure) => {
             let remedy = "check how many connections the server allows";

@@ -20,12 +20,12 @@ const FINISH_MAX: Duration = Duration::from_secs(2);
 /// Prints lines in their order.
 #[derive(Debug, Default)]
 pub(super) struct Printer {
-    lines: Mutex<Queue>,
+    lines: Mutex<LineQueue>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct LineQueue {
     waiting: VecDeque<String>,
     dropped: usize,
     is_writing: bool,
@@ -57,7 +57,7 @@ impl Printer {
 
     /// Waits until all lines are printed, at most [`FINISH_MAX`].
     pub(super) fn finish(&self) {
-        let busy = |lines: &mut Queue| lines.is_writing || !lines.waiting.is_empty();
+        let busy = |lines: &mut LineQueue| lines.is_writing || !lines.waiting.is_empty();
         drop(self.changed.wait_timeout_while(self.lock(), FINISH_MAX, busy));
     }
 
@@ -72,7 +72,7 @@ impl Printer {
 
     /// Waits for the next line.
     fn next(&self) -> String {
-        let empty = |lines: &mut Queue| lines.waiting.is_empty() && lines.dropped == 0;
+        let empty = |lines: &mut LineQueue| lines.waiting.is_empty() && lines.dropped == 0;
         let mut lines = unpoisoned(self.changed.wait_while(self.lock(), empty));
         lines.is_writing = true;
         lines.waiting.pop_front().unwrap_or_else(|| {
@@ -81,7 +81,7 @@ impl Printer {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, LineQueue> {
         lock(&self.lines)
     }
 }

@@ -19,10 +19,10 @@ use crate::sync::{Mutex, lock};
 
 /// The tasks of one client that wait for their first poll.
 #[derive(Clone, Debug, Default)]
-pub(super) struct InOrder(Arc<Mutex<Queue>>);
+pub(super) struct InOrder(Arc<Mutex<FirstPolls>>);
 
 #[derive(Default)]
-struct Queue {
+struct FirstPolls {
     /// Oldest first.
     tasks: VecDeque<Task>,
     /// Whether there is a runner; it also counts as one while it makes the last first poll.
@@ -94,8 +94,8 @@ impl Drop for Runner {
     }
 }
 
-impl fmt::Debug for Queue {
+impl fmt::Debug for FirstPolls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queue").field("tasks", &self.tasks.len()).finish_non_exhaustive()
+        f.debug_struct("FirstPolls").field("tasks", &self.tasks.len()).finish_non_exhaustive()
     }
 }

@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{
     Direction, Flow, Shared,
-    queue::{NextStep, Queue, StreamEnd},
+    queue::{ByteQueue, NextStep, StreamEnd},
     rules::Inspector,
 };
 use crate::sync::lock;
@@ -44,8 +44,8 @@ pub(super) struct ClientConnection {
     pub(super) client: SocketAddr,
     /// Its requests are held, whatever the flow is.
     pub(super) is_stalled: AtomicBool,
-    pub(super) requests: Queue,
-    replies: Queue,
+    pub(super) requests: ByteQueue,
+    replies: ByteQueue,
     state: watch::Sender<ConnectionState>,
 }
 
@@ -55,8 +55,8 @@ impl ClientConnection {
         Self {
             client,
             is_stalled: AtomicBool::new(false),
-            requests: Queue::default(),
-            replies: Queue::default(),
+            requests: ByteQueue::default(),
+            replies: ByteQueue::default(),
             state,
         }
     }
@@ -74,7 +74,7 @@ impl ClientConnection {
         self.state.subscribe().wait_for(is_awaited).await.map_or(ConnectionState::Reset, |state| *state)
     }
 
-    fn queue(&self, direction: Direction) -> &Queue {
+    fn queue(&self, direction: Direction) -> &ByteQueue {
         match direction {
             Direction::Requests => &self.requests,
             Direction::Replies => &self.replies,

@@ -15,13 +15,13 @@ const SEND_BYTES_MAX: usize = 64 << 10;
 
 /// The bytes that were received in one direction and not forwarded yet, in order.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
-    inner: Mutex<QueueState>,
+pub(super) struct ByteQueue {
+    inner: Mutex<ByteQueueState>,
     pushed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct QueueState {
+struct ByteQueueState {
     bytes: VecDeque<u8>,
     /// When how many bytes arrived, in the order of `bytes`.
     arrivals: VecDeque<(Instant, usize)>,
@@ -52,7 +52,7 @@ pub(super) enum NextStep {
     Nothing,
 }
 
-impl Queue {
+impl ByteQueue {
     pub(super) fn push(&self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -121,7 +121,7 @@ impl Queue {
     }
 }
 
-impl QueueState {
+impl ByteQueueState {
     fn send(&self, most: usize) -> NextStep {
         if self.bytes.is_empty() {
             return self.end.map_or(NextStep::Nothing, NextStep::End);

@@ -11,7 +11,7 @@ use crate::{
 
 /// A configured store, not connected yet.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ConfiguredStore {
     builder: ClientBuilder,
     /// Whether the URL says how long the store is waited for.
     has_connect_timeout: bool,
@@ -21,17 +21,17 @@ pub(crate) struct Connection {
     files: Option<lockkit::file::FileBackend>,
 }
 
-impl Connection {
+impl ConfiguredStore {
     /// Configures this store, with these settings rather than those of its URL, and those of the URL rather than the configured ones. No I/O.
     pub(crate) fn to(store: &Store, ttl: Option<Duration>, label: Option<&str>) -> Result<Self, Failure> {
-        let mut connection = Self::to_url(store.url())?;
+        let mut configured = Self::to_url(store.url())?;
         let in_url = ClientOptions::take_from(&mut BackendUrl::parse(store.url())?)?;
-        connection.has_connect_timeout = in_url.connect_timeout.is_some();
-        connection.remedy = store.login_remedy();
+        configured.has_connect_timeout = in_url.connect_timeout.is_some();
+        configured.remedy = store.login_remedy();
         let mut options = ClientOptions::default();
         (options.ttl, options.label) = (ttl.or(in_url.ttl).or(store.ttl()), label.map(str::to_owned));
-        connection.builder = connection.builder.options(options);
-        Ok(connection)
+        configured.builder = configured.builder.options(options);
+        Ok(configured)
     }
 
     /// Sets how long the store is waited for: this time, or that of its URL, or as long as the caller has for all; `None`
