@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lockkit_core::backend::{Acquired, Grant, Renewal};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     Case, Hook, StoreFault,
@@ -210,8 +210,10 @@ async fn renewed_late(cx: &Cx) -> Result<bool> {
     let sent_before = clock.now();
     // Polled here and not in a task, which a loaded machine may run only after the thaw.
     let mut renewing = session.renew(std::slice::from_ref(&grant));
-    // The pause itself: the request waits at the server for longer than any rounding of the clock.
-    let unanswered = timeout(bounds.heartbeat / 4, &mut renewing).await;
+    // The pause itself: the request waits at the server for longer than any rounding of the clock. It passes also if
+    // there is an answer already.
+    let pause = bounds.heartbeat / 4;
+    let (unanswered, ()) = tokio::join!(timeout(pause, &mut renewing), sleep(pause));
     let thawed_at = clock.now();
     cx.inflict(StoreFault::Thaw).await?;
     let heartbeat = match unanswered {
