@@ -138,8 +138,9 @@ async fn process_stopped_for_long_sees_its_loss(cx: Cx) -> Result<()> {
     let fence = Fence::new();
     ensure!(fence.admit(stale), "the first write");
     worker.stop().await?;
-    let bounds = cx.bounds_of(&other);
-    let next = other.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
+    // The rest of the process's ttl, which is the shorter one, and the re-check of the other client.
+    let bound = cx.short_ttl() + cx.bounds_of(&other).cleanup();
+    let next = other.lock(name.as_str())?.acquire_timeout(bound).await?;
     let Some(next) = next else { anyhow::bail!("a stopped process still has its lock") };
     ensure!(fence.admit(next.token()), "the next holder's write is refused");
     // Its lock was granted to another client, so its deadline has passed.
