@@ -41,7 +41,10 @@ async fn pinned_entry_outlives_its_release(cx: Cx) -> Result<()> {
             cx.waits_behind(&name, 0).await?;
         }
         guard.release().await?;
-        ensure!(third.try_acquire().await?.is_none(), "free right after the release");
+        // A loaded machine may answer only after the pin.
+        let early = third.try_acquire().await?;
+        ensure!(early.is_none() || before.elapsed() + EARLY >= at_least, "free right after the release");
+        drop(early);
         let next = within(bound, "the waiter is granted after the pin", next).await???;
         let waited = before.elapsed();
         ensure!(waited + EARLY >= at_least, "granted after {waited:?} already");
