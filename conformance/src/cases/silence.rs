@@ -161,7 +161,7 @@ async fn own_thread_client_keeps_its_lock_while_the_executor_is_blocked(cx: Cx) 
         runtime.block_on(async {
             let client = LockClient::builder(backend).ttl(ttl).own_thread().build().await?;
             let guard = client.lock(name.as_str())?.acquire().await?;
-            std::thread::sleep(client.ttl() * 3);
+            std::thread::sleep(client.ttl() * 2);
             ensure!(guard.is_held(), "the client's own thread renews it");
             guard.release().await?;
             Ok(client.close().await?)

@@ -131,8 +131,8 @@ impl Context {
         Duration::from_secs(3).max(self.info().ttl_min)
     }
 
-    /// Returns a ttl for cases that wait for heartbeats, but not until it has passed. A few seconds without an answer
-    /// end no hold then, as they occur on a loaded machine.
+    /// Returns a ttl for cases that wait for heartbeats, but not until it has passed. A few seconds without an answer,
+    /// as on a loaded machine, end no hold then.
     pub(crate) fn steady_ttl(&self) -> Duration {
         self.short_ttl() * 3
     }
