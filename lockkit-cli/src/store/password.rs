@@ -1,9 +1,10 @@
 //! How the password of a store stays secret.
 //!
-//! Where a password could leak, and what prevents it: arguments (`ps` shows them to everybody) are refused; the
-//! environment of the command does not contain it; the watcher gets no environment; errors and `Debug` never contain
-//! the URL, nor does a message about wrong arguments ([`usage`](crate::usage)). A hint that repeats a mistyped URL
-//! ([`remedies`](super::remedies)) is not given for a URL that may contain a password, in its login or in an option.
+//! Where a password could leak, and what prevents it: arguments (`ps` shows them to everybody) are refused, also a URL in
+//! the place of a lock's name; the environment of the command does not contain it; the watcher gets no environment;
+//! errors and `Debug` never contain the URL, nor does a message about wrong arguments ([`usage`](crate::usage)). A hint
+//! that repeats a mistyped URL ([`remedies`](super::remedies)) is not given for a URL that may contain a password, in its
+//! login or in an option.
 
 use std::{fs, io::Read, path::Path};
 

@@ -9,6 +9,9 @@ use crate::{
     operate::stores,
 };
 
+/// How often a store is examined where a busy machine may be the reason for a warning.
+const TRIES: usize = 3;
+
 /// What was found, and the exit status.
 struct Examined {
     findings: Vec<Value>,
@@ -36,6 +39,14 @@ impl Examined {
         Self { findings, health: report["health"].take(), status: done.status }
     }
 
+    /// Examines a store that hands locks over quickly. Where a waiter got the lock late, a busy machine may be the reason,
+    /// but not each time.
+    fn quick_store(url: &str) -> Self {
+        let mut tries = (0..TRIES).map(|_| Self::store(url, ""));
+        let found = tries.find(|found| found.levels("hand over") != ["warning"]);
+        found.unwrap_or_else(|| panic!("{url}: each of {TRIES} waiters got the lock late"))
+    }
+
     /// Returns the levels of the findings of a check.
     fn levels(&self, check: &str) -> Vec<&str> {
         self.of(check).map(|finding| finding["level"].as_str().unwrap()).collect()
@@ -56,14 +67,6 @@ impl Examined {
         self.findings.iter().filter(move |finding| finding["check"] == check)
     }
 
-    /// Whether the report says that a waiter got the lock within a second.
-    fn is_handed_over_quickly(&self) -> bool {
-        self.of("hand over").any(|finding| {
-            let what = finding["what"].as_str().unwrap();
-            ["ms after its release", "µs after its release"].iter().any(|time| what.contains(time))
-        })
-    }
-
     /// Whether the report says that half of the lease was left at each renewal. A lock file has no lease.
     fn is_renewed_early(&self) -> bool {
         let figure = |name: &str| self.health[name].as_f64().unwrap();
@@ -74,14 +77,13 @@ impl Examined {
 #[test]
 fn sound_stores_have_no_faults() {
     for store in stores() {
-        let found = Examined::store(&store.url, "");
+        let found = Examined::quick_store(&store.url);
         for check in ["reach", "ttl", "acquire", "inspect", "list", "release", "hand over", "renew", "break"]
         {
             let level = match check {
                 // Nobody can take a lock file from a live process.
                 "break" if store.is_files() => "note",
                 // On a busy machine, a warning is the right answer.
-                "hand over" if !found.is_handed_over_quickly() => "warning",
                 "renew" if !found.is_renewed_early() => "warning",
                 _ => "fine",
             };

@@ -21,7 +21,7 @@ fn the_wait_names_its_holder_once_and_quiet_does_not() {
     assert!(lines.len() == 2 && late.status == 75, "{lines:?}");
     assert!(lines[0].starts_with("lockkit: waiting for lock \"a\": held by host"), "{lines:?}");
     assert!(lines[0].contains(&format!("pid {}", holder.pid().as_raw_nonzero())), "{lines:?}");
-    let quiet = done(home.run(&["-q", "--timeout", "2s", "a"], ""));
+    let quiet = done(home.run(&["-q", "--timeout", "5s", "a"], ""));
     assert!(quiet.status == 75 && quiet.message().contains("not acquired"), "{}", quiet.stderr);
     let short = done(home.run(&["--timeout", "0s", "a"], ""));
     assert!(short.message().contains("not acquired"), "{}", short.stderr);

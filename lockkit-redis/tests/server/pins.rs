@@ -73,17 +73,17 @@ async fn no_request_of_the_holder_shortens_a_pin() {
     for _ in 0..2 {
         let renewal = only_renewal(bounded(session.renew(std::slice::from_ref(&held))).await);
         assert!(matches!(renewal, Renewal::Renewed { .. }), "{renewal:?}");
-        assert!(pttl(redis, &name) > 50_000, "after a heartbeat");
+        assert!(pttl(redis, &name) > 30_000, "after a heartbeat");
     }
     // Late copies of the requests that were granted the lock.
     let late = Claimant { claim: held.claim().to_string(), ttl: "1000", ..Claimant::new(redis, &name) };
     late.run(*ACQUIRE, &["c0ffee", "wait", "{}"]);
     late.run(*CONFIRM, &["c0ffee"]);
-    assert!(pttl(redis, &name) > 50_000, "after late copies");
+    assert!(pttl(redis, &name) > 30_000, "after late copies");
     // Lost by a failover: a heartbeat brings it back.
     redis.cli(&["PEXPIRE", name.as_str(), "20000"]).unwrap();
     bounded(session.renew(std::slice::from_ref(&held))).await;
-    assert!(pttl(redis, &name) > 50_000, "after a failover");
+    assert!(pttl(redis, &name) > 30_000, "after a failover");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,8 +105,8 @@ async fn pinned_and_other_holds_share_a_heartbeat() {
     for (claim, renewal) in heartbeat.holds {
         assert_eq!(matches!(renewal, Renewal::Gone), claim == gone.claim(), "{renewal:?}");
     }
-    assert!(pttl(redis, pinned.name()) > 170_000);
-    assert!((50_000..=60_000).contains(&pttl(redis, other.name())));
+    assert!(pttl(redis, pinned.name()) > 100_000);
+    assert!((30_000..=60_000).contains(&pttl(redis, other.name())));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -187,7 +187,7 @@ async fn leave_restores_a_pin_that_was_lost() {
     assert!(pin(&session, &held, 3 * LONG).await);
     redis.cli(&["PEXPIRE", name.as_str(), "20000"]).unwrap();
     leave(&session, &held).await;
-    assert!(pttl(redis, &name) > 170_000);
+    assert!(pttl(redis, &name) > 100_000);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -231,7 +231,7 @@ async fn close_leaves_what_is_pinned() {
     acquire(&session, &plain).await;
     bounded(session.close()).await.unwrap();
     let living = [&pinned, &left, &plain].map(|name| pttl(redis, name));
-    assert!(living[0] > 170_000 && living[1] > 170_000 && living[2] == -2, "{living:?}");
+    assert!(living[0] > 100_000 && living[1] > 100_000 && living[2] == -2, "{living:?}");
 }
 
 /// The end that was asked for last counts, not the pin before it.
