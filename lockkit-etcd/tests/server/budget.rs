@@ -92,8 +92,8 @@ async fn a_handoff_is_two_transactions_and_a_read() {
     let (before, after) = (before.unwrap(), etcd.metrics().unwrap());
     let spent = spent(&before, &after);
     assert_eq!((spent.txns, spent.proposals, spent.others), (2 * ROUNDS, 2 * ROUNDS, 0));
-    // Without handoffs all of them would look.
-    assert!(looks <= ROUNDS / 2, "{looks} of {ROUNDS} handoffs were slow");
+    // Without handoffs all of them would be slow.
+    assert!(looks <= ROUNDS * 3 / 4, "{looks} of {ROUNDS} handoffs were slow");
     // One per handoff. A waiter whose handoff is slow on a busy machine reads its place: after a while, and once its
     // predecessor is gone.
     assert!(spent.ranges <= ROUNDS + 2 * looks, "{spent:?}, {looks} waiters may have looked");

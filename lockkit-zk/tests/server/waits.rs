@@ -7,8 +7,9 @@ use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper};
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::common::{
-    LONG, SHORT, acquire, contend, enqueued, fresh_name, heartbeat, is_entry_gone, is_renewed, node,
-    own_server, plain, queue, release, session_at, until, url_through, watching,
+    BEFORE_A_RECHECK, LONG, SHORT, acquire, contend, enqueued, fresh_name, heartbeat, is_entry_gone,
+    is_renewed, node, own_server, plain, queue, release, session_at, sooner_than, until, url_through,
+    watching,
 };
 
 async fn renew_now_and_then(session: Arc<dyn Session>) {
@@ -65,7 +66,8 @@ async fn recheck_reads_no_list_and_keeps_its_watch() {
     }
 }
 
-/// A create per re-check would be a transaction of the whole ensemble.
+/// A create per re-check would be a transaction of the whole ensemble. The end of the wait does not depend on one: the
+/// deletion is reported.
 #[tokio::test(flavor = "multi_thread")]
 async fn recheck_of_a_single_node_writes_nothing() {
     let (server, name) = (own_server(), fresh_name());
@@ -79,6 +81,14 @@ async fn recheck_of_a_single_node_writes_nothing() {
     assert_eq!(server.log_bytes().unwrap(), logged);
     release(&holder, &held).await;
     release(&session, &waiting.granted().await).await;
+    let patient = session_at(&format!("{}/?form=single", server.url()), LONG).await;
+    sooner_than(BEFORE_A_RECHECK, async || {
+        let held = acquire(&holder, &name).await;
+        let waiting = watching(&server, &patient, &name).await;
+        release(&holder, &held).await;
+        release(&patient, &waiting.granted().await).await;
+    })
+    .await;
 }
 
 /// Another program takes the lock at the moment of the release; only the lost event would have reported that.
