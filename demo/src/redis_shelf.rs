@@ -1,8 +1,10 @@
 //! The stock in the Redis server that also has the locks.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use lockkit::{FencingToken, backend::BackendUrl};
-use redis::{FromRedisValue, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, FromRedisValue, aio::MultiplexedConnection};
 
 use crate::{
     ITEMS,
@@ -27,6 +29,10 @@ redis.call('SET', KEYS[1], ARGV[2])
 redis.call('RPUSH', KEYS[3], ARGV[3])
 return 1";
 
+/// How long the server may take to connect or to answer. The client crate allows one second and half a second, which a
+/// busy machine exceeds.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
 /// The stock in Redis.
 #[derive(Debug)]
 pub(crate) struct RedisShelf {
@@ -48,7 +54,11 @@ impl RedisShelf {
         }
         let address = redis::ConnectionAddr::Tcp(host.name.clone(), host.port.unwrap_or(6379));
         let info = redis::IntoConnectionInfo::into_connection_info(address)?.set_redis_settings(settings);
-        let connection = redis::Client::open(info)?.get_multiplexed_async_connection().await?;
+        let limits = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(ANSWER_MAX))
+            .set_response_timeout(Some(ANSWER_MAX));
+        let connection =
+            redis::Client::open(info)?.get_multiplexed_async_connection_with_config(&limits).await?;
         let sale = fastrand::u64(..);
         let keys = ["stock", "token", "orders"].map(|what| format!("flash-sale:{{{sale:x}}}:{what}"));
         let set = redis::cmd("SET").arg(&keys[0]).arg(ITEMS).to_owned();

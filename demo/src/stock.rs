@@ -232,5 +232,13 @@ mod tests {
             let redis = Redis::start().unwrap();
             delay_a_holder(Some(&redis.url())).await;
         }
+
+        #[tokio::test]
+        async fn answer_that_takes_longer_than_the_client_crate_allows_is_awaited() {
+            let redis = Redis::start().unwrap();
+            let (_keeper, stock) = keeper(Some(&redis.url())).await;
+            redis.cli(&["CLIENT", "PAUSE", "1500"]).unwrap();
+            assert_eq!(stock.read(Some(FencingToken::new(1))).await.unwrap(), Some(ITEMS));
+        }
     }
 }
