@@ -11,7 +11,7 @@ use crate::{BUYERS, SERVICES, stock::Stock};
 /// The environment variable for the URL of the lock store. No argument: the URL may hold a password, and arguments are public.
 pub(crate) const BACKEND: &str = "LOCKKIT_BACKEND";
 
-/// Times that a buyer comes back after the lock store was not available or a write was refused.
+/// Times that a buyer comes back after the lock store was not available or a read or write was refused.
 const TRIES: u32 = 10;
 
 /// Runs this service's buyers; prints how many bought and how many were refused.
@@ -43,13 +43,17 @@ async fn buy(order: u32, stock: Arc<Stock>, lock: Option<Lock>) -> Result<bool> 
             },
             None => None,
         };
-        let left = stock.read().await?;
+        let token = guard.as_ref().map(LockGuard::token);
+        let Some(left) = stock.read(token).await? else {
+            // The lock has passed to somebody else, who has read already.
+            continue;
+        };
         if left == 0 {
             return Ok(false);
         }
         sleep(Duration::from_micros(fastrand::u64(1000..=3000))).await;
         // No look at the guard here: the process can be stopped right after it.
-        if stock.write(left - 1, order, guard.as_ref().map(LockGuard::token)).await? {
+        if stock.write(left - 1, order, token).await? {
             return Ok(true);
         }
         // The lock had passed to somebody else meanwhile: read the stock again.

@@ -1,14 +1,14 @@
 //! Where the stock is: in the stock keeper's memory, or in the Redis that also has the locks.
 //!
-//! Either way it can be read and written, and a write with a lower token than an earlier one is refused by the store
-//! itself. Nothing counts down.
+//! Either way it can be read and written, with the token of the lock if there is one. The store remembers the highest
+//! token of a read or write, and refuses both with a lower one. Nothing counts down.
 
 use std::sync::Mutex;
 
 use anyhow::Result;
-use lockkit::Fence;
 #[cfg(feature = "redis")]
 use lockkit::backend::BackendUrl;
+use lockkit::{Fence, FencingToken};
 
 #[cfg(feature = "redis")]
 use crate::redis_shelf::RedisShelf;
@@ -40,11 +40,18 @@ impl Shelf {
         Ok(Self::Memory { stock: Mutex::new(ITEMS), fence: Fence::new() })
     }
 
-    pub(crate) async fn read(&self) -> Result<u32> {
+    /// Returns the stock, or `None` if the token is stale.
+    ///
+    /// A read must raise the fence. Otherwise a late holder could write between the read and the write of the next one,
+    /// and both would sell the same item.
+    pub(crate) async fn read(&self, token: Option<FencingToken>) -> Result<Option<u32>> {
         match self {
-            Self::Memory { stock, .. } => Ok(*lock(stock)),
+            Self::Memory { stock, fence } => {
+                let stock = lock(stock);
+                Ok(is_admitted(fence, token).then_some(*stock))
+            }
             #[cfg(feature = "redis")]
-            Self::Redis(shelf) => shelf.read().await,
+            Self::Redis(shelf) => shelf.read(token).await,
         }
     }
 
@@ -54,7 +61,7 @@ impl Shelf {
             Self::Memory { stock, fence } => {
                 // The token is admitted under the mutex under which the write is applied.
                 let mut stock = lock(stock);
-                let is_admitted = sale.token.is_none_or(|token| fence.admit(token));
+                let is_admitted = is_admitted(fence, sale.token);
                 if is_admitted {
                     *stock = sale.stock;
                 }
@@ -77,6 +84,11 @@ impl Shelf {
             Self::Redis(shelf) => shelf.clear(books).await,
         }
     }
+}
+
+/// Raises the fence; false if it is higher already. Without a lock there is no token, and everything is admitted.
+fn is_admitted(fence: &Fence, token: Option<FencingToken>) -> bool {
+    token.is_none_or(|token| fence.admit(token))
 }
 
 /// Locks the mutex, also after a panic of a thread that held it.

@@ -2,8 +2,10 @@
 //!
 //! | request | answer |
 //! |---|---|
-//! | `read` | the stock |
-//! | `write STOCK ORDER [TOKEN]` | `written`, or `stale`: refused, because a higher token was seen |
+//! | `read [TOKEN]` | the stock, or `stale` |
+//! | `write STOCK ORDER [TOKEN]` | `written`, or `stale` |
+//!
+//! `stale`: refused, because a higher token was seen, in a read or a write.
 
 use std::{path::Path, sync::Mutex};
 
@@ -77,7 +79,8 @@ impl StockKeeper {
             let answer = self.answer(&request).await.with_context(|| format!("{request:?}"))?;
             // Stopped before the answer goes out, so that its write comes when it goes on.
             let frozen = match &self.freeze {
-                Some(freeze) if request.trim_end() == READ => {
+                // Whose read is refused will not write.
+                Some(freeze) if request.starts_with(READ) && answer != STALE => {
                     freeze.at_read(service, self.sales.subscribe())?
                 }
                 _ => None,
@@ -94,9 +97,12 @@ impl StockKeeper {
     async fn answer(&self, request: &str) -> Result<String> {
         let words: Vec<&str> = request.split_whitespace().collect();
         match words[..] {
-            [READ] => Ok(self.shelf.read().await?.to_string()),
+            [READ, ref token @ ..] => {
+                let stock = self.shelf.read(token_in(token)?).await?;
+                Ok(stock.map_or_else(|| STALE.to_owned(), |stock| stock.to_string()))
+            }
             [WRITE, stock, order, ref token @ ..] => {
-                let token = token.first().map(|token| token.parse().map(FencingToken::new)).transpose()?;
+                let token = token_in(token)?;
                 let sale = Sale { stock: stock.parse()?, order: order.parse()?, token };
                 let is_written = self.shelf.write(sale).await?;
                 Ok(self.note(sale, is_written).to_owned())
@@ -123,6 +129,11 @@ impl StockKeeper {
     }
 }
 
+/// Returns the token at the end of a request; a sale without a lock has none.
+fn token_in(words: &[&str]) -> Result<Option<FencingToken>> {
+    Ok(words.first().map(|token| token.parse().map(FencingToken::new)).transpose()?)
+}
+
 /// A service's line to the stock keeper, shared by its buyers.
 #[derive(Debug)]
 pub(crate) struct Stock(tokio::sync::Mutex<BufReader<UnixStream>>);
@@ -133,14 +144,17 @@ impl Stock {
         Ok(Self(BufReader::new(stream).into()))
     }
 
-    pub(crate) async fn read(&self) -> Result<u32> {
-        Ok(self.ask(READ.into()).await?.parse()?)
+    /// Returns the stock, or `None` if the token is stale: then the lock has passed to somebody else.
+    pub(crate) async fn read(&self, token: Option<FencingToken>) -> Result<Option<u32>> {
+        match self.ask(format!("{READ} {}", word(token))).await?.as_str() {
+            STALE => Ok(None),
+            stock => Ok(Some(stock.parse()?)),
+        }
     }
 
     /// Whether the write was accepted.
     pub(crate) async fn write(&self, stock: u32, order: u32, token: Option<FencingToken>) -> Result<bool> {
-        let token = token.map(|token| token.to_string()).unwrap_or_default();
-        match self.ask(format!("{WRITE} {stock} {order} {token}")).await?.as_str() {
+        match self.ask(format!("{WRITE} {stock} {order} {}", word(token))).await?.as_str() {
             WRITTEN => Ok(true),
             STALE => Ok(false),
             other => bail!("the stock keeper answered {other:?}"),
@@ -153,5 +167,78 @@ impl Stock {
         let mut answer = String::new();
         stream.read_line(&mut answer).await?;
         Ok(answer.trim_end().to_owned())
+    }
+}
+
+/// Returns the last word of a request.
+fn word(token: Option<FencingToken>) -> String {
+    token.map(|token| token.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Returns a stock keeper, and the line of a service to it.
+    async fn keeper(backend: Option<&str>) -> (Arc<StockKeeper>, Stock) {
+        let shelf = Shelf::fill(backend).await.unwrap();
+        let keeper = Arc::new(StockKeeper::new(shelf, None, ProgressBar::hidden()));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let serving = Arc::clone(&keeper);
+        tokio::spawn(async move { serving.serve(theirs).await.unwrap() });
+        (keeper, Stock(BufReader::new(ours).into()))
+    }
+
+    /// Lets a holder that was delayed write after the next holder has read, and before that one writes.
+    async fn delay_a_holder(backend: Option<&str>) {
+        let (keeper, stock) = keeper(backend).await;
+        let [delayed, next] = [7, 9].map(|number| Some(FencingToken::new(number)));
+        assert_eq!(stock.read(delayed).await.unwrap(), Some(ITEMS));
+        assert_eq!(stock.read(next).await.unwrap(), Some(ITEMS));
+        assert!(!stock.write(ITEMS - 1, 1, delayed).await.unwrap(), "the item is the next holder's");
+        assert_eq!(stock.read(delayed).await.unwrap(), None, "its lock has passed on");
+        assert!(stock.write(ITEMS - 1, 2, next).await.unwrap());
+        assert_eq!(stock.read(next).await.unwrap(), Some(ITEMS - 1));
+        let books = keeper.close().await.unwrap();
+        assert_eq!(books.sales, [Sale { stock: ITEMS - 1, order: 2, token: next }]);
+        assert_eq!(books.stale_writes, 1);
+    }
+
+    #[tokio::test]
+    async fn late_write_is_refused_once_the_next_holder_has_read() {
+        delay_a_holder(None).await;
+    }
+
+    #[tokio::test]
+    async fn everything_is_accepted_without_a_lock() {
+        let (keeper, stock) = keeper(None).await;
+        for order in 0..2 {
+            assert_eq!(stock.read(None).await.unwrap(), Some(ITEMS - order));
+            assert!(stock.write(ITEMS - 1, order, None).await.unwrap());
+        }
+        assert_eq!(keeper.close().await.unwrap().sales.len(), 2);
+    }
+
+    #[cfg(feature = "redis")]
+    mod redis {
+        use lockkit_testbed::Redis;
+
+        use super::*;
+
+        #[tokio::test]
+        async fn late_write_in_redis_is_refused_once_the_next_holder_has_read() {
+            let redis = Redis::start().unwrap();
+            delay_a_holder(Some(&redis.url())).await;
+        }
+
+        #[tokio::test]
+        async fn answer_that_takes_longer_than_the_client_crate_allows_is_awaited() {
+            let redis = Redis::start().unwrap();
+            let (_keeper, stock) = keeper(Some(&redis.url())).await;
+            redis.cli(&["CLIENT", "PAUSE", "1500"]).unwrap();
+            assert_eq!(stock.read(Some(FencingToken::new(1))).await.unwrap(), Some(ITEMS));
+        }
     }
 }

@@ -45,7 +45,8 @@ changed; 3: the answer was no. Errors are 64 and above.";
 
 pub(super) const DOCTOR: &str = "\
 Two clients acquire, hand over, inspect, list, break and release locks with names of their own (lockkit-doctor-...), \
-and measure for at least five seconds. Nobody else's locks are touched.
+and measure for at least five seconds. Nobody else's locks are touched. The examination has a ttl of at most 6 s; what it \
+measures is judged by the ttl that is asked for.
 
 Exit status: 0: fine; 1: warnings; 2: faults. 64: wrong arguments; 78: the URL is invalid.";
 

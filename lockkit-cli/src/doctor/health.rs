@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use lockkit::{LockClient, LockGuard, Result};
+use lockkit::{LockClient, LockGuard, Result, backend::HeartbeatInterval};
+use lockkit_core::lease::validity;
 use serde::{Serialize, Serializer};
 use tokio::time::{Instant as TimerInstant, sleep};
 
@@ -43,11 +44,18 @@ pub(super) struct Health {
     #[serde(rename = "pair_p99_ms", serialize_with = "as_millis")]
     p99: Duration,
     renewals: u32,
+    /// The ttl of the examination.
     #[serde(rename = "ttl_ms", serialize_with = "as_millis")]
     ttl: Duration,
-    /// The shortest time that was left of a lease.
+    /// The shortest time that was left of a lease of this ttl.
     #[serde(rename = "least_left_ms", serialize_with = "as_millis")]
     least_left: Duration,
+    /// The ttl of other commands.
+    #[serde(rename = "asked_ttl_ms", serialize_with = "as_millis")]
+    asked_ttl: Duration,
+    /// What would have been left of a lease of that ttl.
+    #[serde(rename = "asked_least_left_ms", serialize_with = "as_millis")]
+    asked_least_left: Duration,
     #[serde(rename = "timer_late_ms", serialize_with = "as_millis")]
     late: Duration,
     #[serde(rename = "wall_clock_step_ms", serialize_with = "as_millis")]
@@ -71,7 +79,7 @@ pub(super) async fn measure(
     let duration = (renewal * 5 / 2).clamp(DURATION_MIN, DURATION_MAX);
     let until = TimerInstant::now() + duration;
     let (pairs, mut health) = tokio::join!(acquire_and_release(client, name, until), sample(held, until));
-    health.ttl = ttl;
+    health.set_ttls(ttl, asked, client.info().heartbeat);
     match pairs {
         Ok(mut pairs) => {
             pairs.sort_unstable();
@@ -126,6 +134,21 @@ async fn sample(held: Option<&LockGuard>, until: TimerInstant) -> Health {
     health
 }
 
+impl Health {
+    /// Sets the ttl of the examination and the ttl that other commands ask for.
+    ///
+    /// The examination may have a shorter ttl. How late a renewal is does not depend on the ttl: what it costs the lease
+    /// of the examination, it would cost a longer one.
+    fn set_ttls(&mut self, ttl: Duration, asked: Duration, heartbeat: HeartbeatInterval) {
+        self.ttl = ttl;
+        // Where the store grants more than is asked for, other commands get that, too.
+        self.asked_ttl = asked.max(ttl);
+        let left_in_time = |ttl| validity(ttl).saturating_sub(heartbeat.interval(ttl));
+        let late = left_in_time(ttl).saturating_sub(self.least_left);
+        self.asked_least_left = left_in_time(self.asked_ttl).saturating_sub(late);
+    }
+}
+
 fn add_speed(health: &Health, asked: Duration, report: &mut Report) {
     let Health { pairs, p50, p99, .. } = health;
     let what =
@@ -140,7 +163,7 @@ fn add_speed(health: &Health, asked: Duration, report: &mut Report) {
 }
 
 fn add_renewals(health: &Health, guard: &LockGuard, duration: Duration, report: &mut Report) {
-    let Health { renewals, ttl, least_left, .. } = health;
+    let Health { renewals, ttl, least_left, asked_ttl, asked_least_left, .. } = health;
     if let Err(error) = guard.check() {
         let remedy = "a lock must not be lost while its holder is well: check the store's log and its load";
         return report.add("renew", Level::Fault, format!("{error:#}"), remedy);
@@ -148,7 +171,10 @@ fn add_renewals(health: &Health, guard: &LockGuard, duration: Duration, report: 
     if *ttl == Duration::MAX {
         return report.fine("renew", "not needed: locks end with their process");
     }
-    let what = format!("{renewals} renewals; at least {least_left:.1?} of {ttl:?} were left");
+    let mut what = format!("{renewals} renewals; at least {least_left:.1?} of {ttl:?} were left");
+    if asked_ttl != ttl {
+        what += &format!(", with the ttl of other commands {asked_least_left:.1?} of {asked_ttl:?}");
+    }
     match renewals {
         0 if duration < DURATION_MAX => {
             let what = format!("no renewal was acknowledged within {duration:?}");
@@ -156,7 +182,7 @@ fn add_renewals(health: &Health, guard: &LockGuard, duration: Duration, report: 
         }
         0 => report.add("renew", Level::Note, "the ttl is too long to see a renewal", ""),
         // A job ends when a quarter is left.
-        _ if *least_left < *ttl / 2 => {
+        _ if *asked_least_left < *asked_ttl / 2 => {
             let remedy = "renewals are late: check the network, and the load of this host and of the store";
             report.add("renew", Level::Warning, what, remedy);
         }
@@ -203,17 +229,41 @@ mod tests {
     async fn late_and_missing_renewals_are_found() {
         let client = LockClient::builder(MemoryServer::new().backend()).build().await.unwrap();
         let guard = client.lock("a").unwrap().acquire().await.unwrap();
-        let (second, ttl) = (Duration::from_secs(1), Duration::from_secs(6));
-        for (renewals, least_left, expected) in [
-            (3, 4 * second, "fine     renew"),
-            (3, 3 * second, "fine     renew"),
-            (3, 2 * second, "warning  renew: 3 renewals; at least 2.0s of 6s"),
-            (0, 4 * second, "fault    renew: no renewal"),
+        let ttl = Duration::from_secs(6);
+        for (renewals, least_left, asked, expected) in [
+            (3, 3.9, 6, "fine     renew: 3 renewals; at least 3.9s of 6s were left\n"),
+            (3, 3.0, 6, "fine     renew"),
+            (3, 2.0, 6, "warning  renew: 3 renewals; at least 2.0s of 6s were left\n"),
+            (0, 3.9, 6, "fault    renew: no renewal"),
+            // Renewals that are almost two seconds late: too late for a short ttl only.
+            (3, 2.0, 2, "warning  renew: 3 renewals; at least 2.0s of 6s were left\n"),
+            (3, 2.0, 15, "fine     renew: 3 renewals; at least 2.0s of 6s were left, with"),
+            (3, 1.0, 15, "warning  renew"),
+            (3, 1.0, 60, "fine     renew"),
         ] {
-            let health = Health { renewals, least_left, ttl, ..Health::default() };
+            let mut health = Health { renewals, ..Health::default() };
+            health.least_left = Duration::from_secs_f64(least_left);
+            health.set_ttls(ttl, Duration::from_secs(asked), client.info().heartbeat);
             let text = text_of(|report| add_renewals(&health, &guard, DURATION_MIN, report));
             assert!(text.contains(expected), "{expected}: {text}");
         }
+    }
+
+    #[test]
+    fn renewals_are_as_late_with_every_ttl() {
+        let left = |least_left: u64, ttl: u64, asked: u64, heartbeats| {
+            let mut health = Health { least_left: Duration::from_millis(least_left), ..Health::default() };
+            let heartbeat = HeartbeatInterval::PerTtl(heartbeats);
+            health.set_ttls(Duration::from_secs(ttl), Duration::from_secs(asked), heartbeat);
+            (health.asked_ttl.as_secs(), health.asked_least_left.as_millis())
+        };
+        // In time, 3,938 ms are left of 6 s with three heartbeats, and 9,848 ms of 15 s.
+        assert_eq!(left(3_938, 6, 15, 3), (15, 9_848));
+        assert_eq!(left(2_938, 6, 15, 3), (15, 8_848), "a second late");
+        assert_eq!(left(2_938, 6, 6, 3), (6, 2_938), "the examined ttl");
+        assert_eq!(left(3_960, 6, 15, 3), (15, 9_848), "a sample may miss the end of a lease");
+        assert_eq!(left(2_938, 6, 2, 3), (6, 2_938), "the store grants no less");
+        assert_eq!(left(4_338, 6, 15, 10), (15, 12_348), "a second late, with ten heartbeats");
     }
 
     #[test]

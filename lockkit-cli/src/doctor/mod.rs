@@ -7,6 +7,8 @@
 //! | rights | [`rights`]: each operation is tried on a lock of its own |
 //! | speed, renewals, clocks | [`health`]: measured for a few seconds while a lock is held |
 //!
+//! The examination has a short ttl, to see some renewals. What it measures is judged by the ttl that the URL asks for.
+//!
 //! Nothing is left behind but what every use of the store leaves, such as counters of tokens.
 
 mod health;
@@ -175,6 +177,25 @@ mod tests {
         let collector = Collector::default();
         tokio::join!(examine(&one, &other, TTL_DEFAULT, &collector, &mut report), forgetting);
         assert!(report.status() == 2 && report.as_text().contains("fault    renew"), "{}", report.as_text());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn late_renewal_is_judged_by_the_ttl_that_is_asked_for() {
+        for (asked, expected) in [(TTL_DEFAULT, "fine     renew"), (TTL_EXAMINED_MAX, "warning  renew")] {
+            let server = MemoryServer::new();
+            let (one, other) = (client(&server).await, client(&server).await);
+            let mut report = Report::new(&BackendUrl::parse("memory:").unwrap());
+            // The renewal that is due after two seconds comes more than a second late.
+            let delay = async {
+                tokio::time::sleep(Duration::from_millis(1_500)).await;
+                server.hold_requests();
+                tokio::time::sleep(Duration::from_millis(1_700)).await;
+                server.deliver_requests();
+            };
+            let collector = Collector::default();
+            tokio::join!(examine(&one, &other, asked, &collector, &mut report), delay);
+            assert!(report.as_text().contains(expected), "{expected}: {}", report.as_text());
+        }
     }
 
     #[tokio::test(start_paused = true)]

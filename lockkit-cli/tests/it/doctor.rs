@@ -67,10 +67,10 @@ impl Examined {
         self.findings.iter().filter(move |finding| finding["check"] == check)
     }
 
-    /// Whether the report says that half of the lease was left at each renewal. A lock file has no lease.
+    /// Whether the report says that each renewal left half of a lease of other commands. A lock file has no lease.
     fn is_renewed_early(&self) -> bool {
         let figure = |name: &str| self.health[name].as_f64().unwrap();
-        self.health["renewals"] == 0 || figure("least_left_ms") >= figure("ttl_ms") / 2.0
+        self.health["renewals"] == 0 || figure("asked_least_left_ms") >= figure("asked_ttl_ms") / 2.0
     }
 }
 
