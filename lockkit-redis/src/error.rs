@@ -265,8 +265,12 @@ fn misdirected(code: &str, message: &str) -> Option<&'static str> {
 /// What to do with a Sentinel in the place of a server.
 pub(crate) const IS_SENTINEL: &str = "this is a Sentinel: use redis+sentinel://HOST:PORT/MASTER";
 
-/// Part of the error of version 7 for a script whose user lacks a right; it has no NOPERM.
-const SCRIPT_DENIED: &str = "ser executing the script can't";
+/// Parts of the error for a script whose user lacks a right, which has no NOPERM: in version 7.0, and in later ones.
+const SCRIPT_DENIED: [&str; 2] = ["ser executing the script can't", "ACL failure in script"];
+
+/// The beginning of the error of WAIT at a server that is not a master any more. If the script before it has written
+/// nothing, no READONLY comes first.
+const WAIT_AT_A_REPLICA: &str = "WAIT cannot be used with replica";
 
 /// In the place of a first word, for an error that has none of its own.
 const MAX_CLIENTS: &str = "MAXCLIENTS";
@@ -283,7 +287,8 @@ fn code(error: &RedisError) -> &str {
         (word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase())).then_some(word)
     });
     match error.code() {
-        Some("ERR") | None if detail.contains(SCRIPT_DENIED) => "NOPERM",
+        Some("ERR") | None if SCRIPT_DENIED.iter().any(|part| detail.contains(part)) => "NOPERM",
+        Some("ERR") | None if detail.starts_with(WAIT_AT_A_REPLICA) => "UNBLOCKED",
         Some("ERR") | None if detail.starts_with(MAX_CLIENTS_REACHED) => MAX_CLIENTS,
         Some("ERR") | None => within.or(error.code()).unwrap_or_default(),
         Some(code) => code,
@@ -347,6 +352,8 @@ mod tests {
             ("ERR", "Error running script (call to f_1): -READONLY You can't write", (Busy, Unavailable)),
             ("ERR", "Error running script: @user_script: 12: -OOM command not allowed", (Busy, Unavailable)),
             ("ERR", "The user executing the script can't run this command", (Refused, Denied)),
+            ("ERR", "ACL failure in script: User me has no permissions", (Refused, Denied)),
+            ("ERR", "WAIT cannot be used with replica instances.", (Effect::Unknown, Unavailable)),
             ("ERR", "wrong number of arguments", (Refused, Unexpected)),
         ] {
             let fault = fault(code, detail);
@@ -354,6 +361,7 @@ mod tests {
         }
         assert_eq!(fault("ERR", "x -READONLY You can't write").breaks, Breaks::Connection);
         assert_eq!(fault("MASTERDOWN", "Link with MASTER is down").breaks, Breaks::Connection);
+        assert_eq!(fault("ERR", "WAIT cannot be used with replica instances.").breaks, Breaks::Connection);
         assert_eq!(fault("OOM", "").breaks, Breaks::Nothing);
         // The next connection logs in again.
         assert_eq!(fault("NOAUTH", "Authentication required.").breaks, Breaks::Connection);

@@ -4,6 +4,8 @@
 //!   lost.
 //! * The connection ends while a request is being handed to it: the client crate loses the request and never answers
 //!   it. [`OpenConnection::reply`] answers "unknown".
+//! * The channels of a client change while a connection is being opened: no request finds the connection before it is
+//!   announced. The channels are listed once more then.
 //! * The server cannot be reached: requests fail at once while that is known, and the callers pause between their
 //!   tries.
 //! * The server has been made a replica: it answers READONLY to every write from then on. The connection is replaced,
@@ -13,8 +15,9 @@
 //!   (the client crate may lose the subscription then). The old one serves until the new one is ready.
 
 use std::{
+    collections::HashSet,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::Duration,
@@ -25,6 +28,7 @@ use lockkit_core::{
     ErrorKind,
     backend::{RetryPauses, retry_pauses},
     limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
+    support::lock,
 };
 use redis::ToRedisArgs;
 use tokio::{
@@ -74,6 +78,8 @@ pub(crate) struct Health {
     /// Whether requests to other servers still work when one server does not answer.
     has_many_servers: bool,
     opened: Instant,
+    /// The channels that it subscribed to when it was opened, until [`Reconnector::catch_up`] compares them.
+    channels: Mutex<Vec<String>>,
 }
 
 impl OpenConnection {
@@ -87,6 +93,7 @@ impl OpenConnection {
             has_answered: AtomicBool::default(),
             has_many_servers: connection.has_many_servers(),
             opened: Instant::now(),
+            channels: Mutex::default(),
         };
         Self { connection, health: Arc::new(health), master_checks: MASTER_CHECKS }
     }
@@ -203,7 +210,8 @@ impl Reconnector {
         let opening = async {
             let connection = self.connector.connect(push_handler.clone()).await?;
             let open = OpenConnection::new(connection, push_handler);
-            for channels in self.listener.channels().chunks(CHANNELS_PER_REQUEST_MAX) {
+            let listed = self.listener.channels();
+            for channels in listed.chunks(CHANNELS_PER_REQUEST_MAX) {
                 match open.subscribe(channels).await {
                     Err(fault) if fault.kind() == ErrorKind::Denied && !self.listener.needs_channels() => {
                         debug!(?fault, ?channels, "no right to subscribe");
@@ -211,6 +219,7 @@ impl Reconnector {
                     subscribed => subscribed?,
                 }
             }
+            *lock(&open.health.channels) = listed;
             Ok(open)
         };
         let opened = tokio::time::timeout(self.connector.timeout(), opening).await;
@@ -229,7 +238,10 @@ impl Reconnector {
             let replacement = tokio::select! {
                 biased;
                 () = open.health.broken.cancelled() => None,
-                replacement = self.replacement(&open) => Some(replacement),
+                replacement = async {
+                    self.catch_up(&open).await;
+                    self.replacement(&open).await
+                } => Some(replacement),
             };
             let next = match replacement {
                 Some(replacement) => replacement,
@@ -253,6 +265,39 @@ impl Reconnector {
         state.send_replace(ConnectionState::Up(open.clone()));
         self.listener.gap();
         open
+    }
+
+    /// Follows the changes of the listener's channels from their listing in [`open`](Self::open) to the announcement,
+    /// with a time limit: who made them found no connection. Who changes them later sends the request over this one.
+    async fn catch_up(&self, open: &OpenConnection) {
+        match tokio::time::timeout(self.connector.timeout(), self.follow_changes(open)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(fault)) => debug!(?fault, "cannot follow the changes of channels"),
+            // The next connection subscribes to all of them.
+            Err(_) => open.give_up(),
+        }
+    }
+
+    async fn follow_changes(&self, open: &OpenConnection) -> Result<(), RequestError> {
+        let listed: HashSet<String> = std::mem::take(&mut *lock(&open.health.channels)).into_iter().collect();
+        let mut now: HashSet<String> = self.listener.channels().into_iter().collect();
+        let mut changed: Vec<String> = listed.symmetric_difference(&now).cloned().collect();
+        while !changed.is_empty() {
+            for channels in changed.chunks(CHANNELS_PER_REQUEST_MAX) {
+                let (added, removed): (Vec<String>, Vec<String>) =
+                    channels.iter().cloned().partition(|channel| now.contains(channel));
+                if !added.is_empty() {
+                    open.subscribe(&*added).await?;
+                }
+                if !removed.is_empty() {
+                    open.unsubscribe(&*removed).await?;
+                }
+            }
+            // Another task may have sent its request meanwhile, which this one has overtaken.
+            let sent = std::mem::replace(&mut now, self.listener.channels().into_iter().collect());
+            changed.retain(|channel| sent.contains(channel) != now.contains(channel));
+        }
+        Ok(())
     }
 
     /// Waits until a connection that serves should be replaced. Returns its replacement.

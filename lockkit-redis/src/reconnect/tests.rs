@@ -1,12 +1,8 @@
 //! Connections that break, and connections that should be replaced.
 
-use std::{
-    sync::{Mutex, atomic::AtomicUsize},
-    task::Poll,
-};
+use std::{collections::VecDeque, sync::atomic::AtomicUsize, task::Poll};
 
 use lockkit_conformance::direct::{HANG, until};
-use lockkit_core::support::lock;
 use lockkit_testbed::Redis;
 
 use super::*;
@@ -36,6 +32,52 @@ async fn many_channels_are_few_requests() {
     let _open = to(&redis, Arc::new(channels.clone())).open().await.unwrap();
     let subscribed = redis.cli(&["PUBSUB", "CHANNELS"]).unwrap().list().len();
     assert_eq!((subscribed, redis.calls("subscribe").unwrap()), (channels.len(), 3));
+}
+
+/// Each listing of the channels is the next one of these, and then always the last one.
+impl Listener for Mutex<VecDeque<Vec<String>>> {
+    fn channels(&self) -> Vec<String> {
+        let mut listings = lock(self);
+        if listings.len() > 1 { listings.pop_front().unwrap() } else { listings[0].clone() }
+    }
+
+    fn message(&self, _: &str, _: &str) {}
+
+    fn gap(&self) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn channels_that_change_before_a_connection_is_announced_are_followed() {
+    let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    // The first listing is that of the opening. In the second case, a waiter leaves while the request of its channel is
+    // under way; in the third one, a waiter that comes later subscribes by itself.
+    let cases = [
+        ([own(&["a", "b"]), own(&["b", "c"]), own(&["b", "c"])], own(&["b", "c"]), 1),
+        ([own(&["a"]), own(&["a", "b"]), own(&["a"])], own(&["a"]), 1),
+        ([own(&["a"]), own(&["a"]), own(&["a", "b"])], own(&["a"]), 0),
+    ];
+    for (listings, expected, unsubscribed) in cases {
+        let redis = Redis::start().unwrap();
+        let reconnector = to(&redis, Arc::new(Mutex::new(VecDeque::from(listings))));
+        let open = reconnector.open().await.unwrap();
+        reconnector.catch_up(&open).await;
+        let answer = redis.cli(&["PUBSUB", "CHANNELS"]).unwrap();
+        let mut channels: Vec<_> = answer.list().iter().map(|channel| channel.text().to_owned()).collect();
+        channels.sort_unstable();
+        assert_eq!((channels, redis.calls("unsubscribe").unwrap()), (expected, unsubscribed));
+    }
+}
+
+/// Who changed them found no connection. A Redlock waiter would rely on its polls for as long as this one lasts.
+#[tokio::test(flavor = "multi_thread")]
+async fn new_connection_follows_the_channels_that_changed_before_its_announcement() {
+    let redis = Redis::start().unwrap();
+    let listings = [Vec::new(), vec!["channel".to_owned()]];
+    let reconnector = to(&redis, Arc::new(Mutex::new(VecDeque::from(listings))));
+    let (state, _states) = watch::channel(ConnectionState::Opening);
+    let running = tokio::spawn(reconnector.run(None, state));
+    until("it is subscribed", async || redis.cli(&["PUBSUB", "CHANNELS"]).unwrap().list().len() == 1).await;
+    running.abort();
 }
 
 fn to(redis: &Redis, listener: Arc<dyn Listener>) -> Reconnector {
@@ -248,6 +290,7 @@ fn silent_node_of_a_cluster_leaves_the_connections_to_the_others() {
             has_answered: AtomicBool::default(),
             has_many_servers,
             opened: Instant::now(),
+            channels: Mutex::default(),
         };
         let silent = health();
         silent.note_failure(&RequestError::no_reply());

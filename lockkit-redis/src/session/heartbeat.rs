@@ -3,6 +3,8 @@
 //! * A reply is lost: the holds of that request are unknown; the others are not affected.
 //! * A lock has expired, was deleted, or has another value: that hold is gone. It is never restored.
 //! * Fewer replicas than required acknowledge a renewal: the hold is kept, but only until its deadline.
+//! * The main connection leads to a demoted master while replicas acknowledge renewals over another one: it is asked for
+//!   the role.
 //! * The session has waiting claims: requests of their own extend their deadlines. A claim that no longer waits at the
 //!   server is woken and re-checks. When nobody holds the lock, one of its waiters re-checks. When this heartbeat is
 //!   not answered, each waiter re-checks in time ([`acquire`](super::acquire)).
@@ -128,11 +130,17 @@ impl RedisSession {
         Ok(held.into_iter().map(Ok).collect())
     }
 
-    /// Checks the server when no hold is renewed, so that the session still gets an answer.
+    /// Checks the server when no hold is renewed, so that the session still gets an answer. Where renewals have a
+    /// connection of their own, also checks the other one, which may lead to a demoted master: that serves reads.
     async fn check_if_idle(&self, is_idle: bool) -> Result<(), RequestError> {
         if is_idle {
             self.server.check_serves(self.heartbeat_window()).await
         } else {
+            if self.replicas.is_some()
+                && let Err(fault) = self.server.check_serves(self.heartbeat_window()).await
+            {
+                debug!(?fault, "the connection that renews nothing does not serve");
+            }
             Err(RequestError::no_reply())
         }
     }

@@ -9,8 +9,8 @@
 //! * The client crate repeats a pipeline over another connection: only as a whole, so WAIT covers the repeated script.
 //! * The connection is dead, or leads to a former master that its replicas still follow: it is watched and replaced
 //!   like the main connection. A grant that it does not find is looked up once more over another connection.
-//! * The master is demoted during WAIT, which ends with UNBLOCKED: nobody knows which replicas have the grant. It is
-//!   looked up over another connection, as after a lost reply.
+//! * The master is demoted during WAIT, which ends with UNBLOCKED, or before it, which refuses WAIT: nobody knows which
+//!   replicas have the grant. It is looked up over another connection, as after a lost reply.
 //! * No connection is open, or the outcome is unknown: the grant is withdrawn. A try fails; for a waiting claim the keeper
 //!   makes a new one after a pause. Other clients may have the lock meanwhile.
 //! * The lock has gone meanwhile, or was granted to the same claim again (a failover that one of the two connections has
@@ -170,13 +170,20 @@ mod tests {
         wire::{INSPECT, RELEASE},
     };
 
-    /// The first one may lead to a former master, and so would every later try.
+    /// The first one may lead to a former master, and so would every later try. As a replica it refuses WAIT.
     #[tokio::test]
     async fn grant_that_is_not_found_is_looked_up_over_another_connection() {
+        for wait_of_the_first in [":0\r\n", "-ERR WAIT cannot be used with replica instances.\r\n"] {
+            looked_up_over_another_connection(wait_of_the_first).await;
+        }
+    }
+
+    async fn looked_up_over_another_connection(wait_of_the_first: &'static str) {
         let server = ScriptedServer::start(|_| {
-            |connection, words: &[String]| match (&*words[0], connection) {
+            move |connection, words: &[String]| match (&*words[0], connection) {
                 ("EVALSHA", 0) => Answer::Text("*2\r\n$4\r\ngone\r\n:0\r\n".to_owned()),
                 ("EVALSHA", _) => Answer::Text(":7\r\n".to_owned()),
+                ("WAIT", 0) => Answer::Text(wait_of_the_first.to_owned()),
                 ("WAIT", _) => Answer::Text(":1\r\n".to_owned()),
                 _ => greeting(words),
             }

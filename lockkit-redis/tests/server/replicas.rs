@@ -54,6 +54,24 @@ pub(crate) async fn until_replicas_count(session: &Arc<dyn Session>, name: &Lock
     last.into_inner().unwrap().unwrap()
 }
 
+/// Its renewals have a connection of their own. What it reads over the other one would be as old as the replication.
+#[tokio::test(flavor = "multi_thread")]
+async fn client_that_only_renews_leaves_a_demoted_master() {
+    let nodes = RedisReplicas::start().unwrap();
+    let session = session_at(&format!("{}/{PATIENT}&min_replicas=1", nodes.url()), LONG).await;
+    let name = fresh_name();
+    until_replicas_count(&session, &name).await;
+    let held = acquire(&session, &name).await;
+    nodes.wait_until_in_sync(0).unwrap();
+    nodes.promote(1).unwrap();
+    until("its channel is at the new master", async || {
+        bounded(session.renew(std::slice::from_ref(&held))).await;
+        let channels = nodes.node(1).cli(&["PUBSUB", "CHANNELS", "lockkit:client:*"]).unwrap();
+        !channels.list().is_empty()
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_connection_for_replicas_is_replaced() {
     let nodes = RedisReplicas::start().unwrap();
