@@ -2,7 +2,8 @@
 //!
 //! Failure cases:
 //!
-//! * A heartbeat is not answered: the next one follows after a quarter of the interval, and the clock decides.
+//! * A heartbeat is not answered, or not for every hold: the next one follows after a quarter of the interval, and the
+//!   clock decides.
 //! * The deadline passes, also while the machine is suspended or the task is not run: the session is given up, and an
 //!   answer that comes later does not revive it. The clock is read after every event.
 //! * The store reports the end of the session or of a hold: lost at once.
@@ -249,7 +250,7 @@ impl SessionTask {
                     }
                     // Requested, or due because this heartbeat took so long: it is not postponed.
                     let is_overdue = next_heartbeat <= tokio::time::Instant::now();
-                    if matches!(renewals.session, Renewal::Unknown(_)) && !is_overdue {
+                    if self.is_in_doubt(&renewals) && !is_overdue {
                         // The rest of the ttl suffices for more than two further heartbeats.
                         next_heartbeat = tokio::time::Instant::now() + (interval / 4).max(RETRY_PAUSE_MIN);
                     } else {
@@ -321,6 +322,16 @@ impl SessionTask {
                 None
             }
         }
+    }
+
+    /// Returns whether the answer leaves open if the session or a hold was renewed. The holds that were renewed do not help
+    /// the others, whose deadlines may come before the next regular heartbeat can be answered.
+    fn is_in_doubt(&self, renewals: &Renewals) -> bool {
+        let is_unknown = |renewal: &Renewal| matches!(renewal, Renewal::Unknown(_));
+        let is_held = |id| self.keeper.holds.get(id).is_some_and(|hold| hold.wants_renewal());
+        let has_lifetime = self.keeper.info.lifetime != Lifetime::Process;
+        is_unknown(&renewals.session)
+            || has_lifetime && renewals.holds.iter().any(|(id, renewal)| is_unknown(renewal) && is_held(*id))
     }
 
     /// Returns the time until `check_deadline` can have a new result.
