@@ -248,15 +248,14 @@ impl SessionTask {
                     if let Some(end) = self.apply_renewals(active, &renewals) {
                         return end;
                     }
-                    // Requested, or due because this heartbeat took so long: it is not postponed.
-                    let is_overdue = next_heartbeat <= tokio::time::Instant::now();
-                    if self.is_in_doubt(&renewals) && !is_overdue {
+                    if self.is_in_doubt(&renewals) {
                         // The rest of the ttl suffices for more than two further heartbeats.
-                        next_heartbeat = tokio::time::Instant::now() + (interval / 4).max(RETRY_PAUSE_MIN);
-                    } else {
-                        // After a pause of the process one heartbeat is sent at once, not all that were missed.
-                        next_heartbeat = next_heartbeat.max(tokio::time::Instant::now());
+                        let soon = tokio::time::Instant::now() + (interval / 4).max(RETRY_PAUSE_MIN);
+                        // Requested, or due because this heartbeat took so long: it is not postponed.
+                        next_heartbeat = next_heartbeat.min(soon);
                     }
+                    // After a pause of the process one heartbeat is sent at once, not all that were missed.
+                    next_heartbeat = next_heartbeat.max(tokio::time::Instant::now());
                 }
                 Event::HeartbeatRequested => next_heartbeat = tokio::time::Instant::now(),
                 Event::ClockCheck => {}

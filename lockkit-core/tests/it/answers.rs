@@ -191,6 +191,23 @@ async fn old_renewal_takes_nothing_from_session_and_hold() {
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn late_failure_of_a_heartbeat_does_not_put_the_next_one_off() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let interval = client.ttl() / 3;
+    script.heartbeats_wait.store(true, Ordering::SeqCst);
+    script.silent.store(true, Ordering::SeqCst);
+    sleep(interval * 19 / 10).await;
+    assert_eq!(script.heartbeats.load(Ordering::SeqCst), 1, "sent after one interval");
+    script.heartbeat_answers.notify_one();
+    sleep(interval / 5).await;
+    assert_eq!(script.heartbeats.load(Ordering::SeqCst), 2, "sent after two intervals");
+    script.silent.store(false, Ordering::SeqCst);
+    script.heartbeat_answers.notify_one();
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn failed_heartbeat_of_a_short_ttl_is_repeated_after_the_least_pause() {
     let server = MemoryServer::new();
     // A fourth of its interval is half of the least pause.
