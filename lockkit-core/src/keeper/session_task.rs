@@ -323,8 +323,8 @@ impl SessionTask {
         }
     }
 
-    /// Returns whether the answer leaves open if the session or a hold was renewed. The holds that were renewed do not help
-    /// the others, whose deadlines may come before the next regular heartbeat can be answered.
+    /// Returns whether the answer leaves open if the session or a hold was renewed. The holds that were renewed do not
+    /// help the others, whose deadlines may come before the next regular heartbeat can be answered.
     fn is_in_doubt(&self, renewals: &Renewals) -> bool {
         let is_unknown = |renewal: &Renewal| matches!(renewal, Renewal::Unknown(_));
         let is_held = |id| self.keeper.holds.get(id).is_some_and(|hold| hold.wants_renewal());
