@@ -255,7 +255,7 @@ impl ClaimTask {
             None => releaser.release_late(grant, entry).await,
         };
         match pinned {
-            Err(error) if is_final(error.kind()) => Err(error),
+            Err(error) if is_final(error.kind()) || error.kind() == ErrorKind::Unsupported => Err(error),
             // Its entry may stay until the end of the pin, and a new claim would wait behind it.
             Ok(Some(_)) if !is_removed => Err(pinned_in_vain(name)),
             Err(error) if !is_removed && error.kind() != ErrorKind::Lost => {
