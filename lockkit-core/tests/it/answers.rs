@@ -169,6 +169,28 @@ async fn claim_that_is_given_up_in_its_pause_ends_at_once() {
 
 /// The grant would be another client's in the meantime.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn claim_that_has_waited_begins_its_pauses_again() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let lock = backend.client().await.lock(NAME).unwrap();
+    let claims = || script.claims.load(Ordering::SeqCst);
+    script.entries_vanish.store(true, Ordering::SeqCst);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    sleep(TTL * 3).await;
+    let before = claims();
+    script.acquires_silent.store(true, Ordering::SeqCst);
+    eventually(TTL, "a claim that waits", || claims() > before).await;
+    sleep(TTL).await;
+    let before = claims();
+    script.acquires_silent.store(false, Ordering::SeqCst);
+    // The first pause lasts for twice the least one at most.
+    sleep(RETRY_PAUSE_MIN * 5 / 2).await;
+    assert_eq!(claims(), before + 1, "after pauses of a second");
+    script.entries_vanish.store(false, Ordering::SeqCst);
+    assert!(in_time(waiting).await.unwrap().unwrap().is_held());
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn hold_that_the_store_cannot_pin_is_refused_without_a_claim() {
     let backend = Scripted::new(Lifetime::Session);
     let lock = backend.client().await.lock(NAME).unwrap().hold_at_least(TTL);
