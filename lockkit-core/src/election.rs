@@ -282,7 +282,9 @@ impl Leadership {
     /// # Errors
     ///
     /// `InvalidConfig` if the value is longer than [`PROPOSAL_BYTES_MAX`] bytes; `Lost` if the leadership ended before
-    /// the store had confirmed the value; `Denied`, `Unexpected`, `Closed`.
+    /// the store had confirmed the value; `Unavailable`, at once, if
+    /// [`PROCLAIMS_WAITING_MAX`](crate::limits::PROCLAIMS_WAITING_MAX) values wait already; `Denied`, `Unexpected`,
+    /// `Closed`.
     ///
     /// # Cancel safety
     ///

@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{Instrument, Span, debug, debug_span, warn};
 
@@ -35,7 +35,9 @@ use super::{
 use crate::{
     BootInstant, Error, ErrorKind, LockName, Result,
     backend::{Acquired, Claim, Grant, Lifetime, RetryPauses, retry_pauses},
-    lease, metrics,
+    lease,
+    limits::RETRY_PAUSE_MAX,
+    metrics,
 };
 
 /// Acquires one lock for the callers of an attempt.
@@ -87,7 +89,7 @@ impl ClaimTask {
     async fn acquire_grant(&self) -> Result<Option<Granted>> {
         let Self { request, waits, .. } = self;
         let (keeper, attempt) = (self.keeper(), self.cleanup.attempt());
-        let mut pauses = None;
+        let mut pauses: Option<(RetryPauses, Instant)> = None;
         loop {
             let Some(active) = self.next_session().await? else { return Ok(None) };
             let name = request.name.clone();
@@ -128,7 +130,13 @@ impl ClaimTask {
                 }
                 Err(error) => return Err(error),
             }
-            Box::pin(self.pause(pauses.get_or_insert_with(retry_pauses))).await;
+            let (next, resumed) = pauses.get_or_insert_with(|| (retry_pauses(), Instant::now()));
+            if resumed.elapsed() > RETRY_PAUSE_MAX {
+                // The claim has waited: what ended it is not what ended those before.
+                *next = retry_pauses();
+            }
+            Box::pin(self.pause(next)).await;
+            *resumed = Instant::now();
         }
     }
 
@@ -255,7 +263,7 @@ impl ClaimTask {
             None => releaser.release_late(grant, entry).await,
         };
         match pinned {
-            Err(error) if is_final(error.kind()) => Err(error),
+            Err(error) if is_final(error.kind()) || error.kind() == ErrorKind::Unsupported => Err(error),
             // Its entry may stay until the end of the pin, and a new claim would wait behind it.
             Ok(Some(_)) if !is_removed => Err(pinned_in_vain(name)),
             Err(error) if !is_removed && error.kind() != ErrorKind::Lost => {

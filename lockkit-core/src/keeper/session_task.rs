@@ -2,7 +2,8 @@
 //!
 //! Failure cases:
 //!
-//! * A heartbeat is not answered: the next one follows after a quarter of the interval, and the clock decides.
+//! * A heartbeat is not answered, or not for every hold: the next one follows after a quarter of the interval, and the
+//!   clock decides.
 //! * The deadline passes, also while the machine is suspended or the task is not run: the session is given up, and an
 //!   answer that comes later does not revive it. The clock is read after every event.
 //! * The store reports the end of the session or of a hold: lost at once.
@@ -247,15 +248,14 @@ impl SessionTask {
                     if let Some(end) = self.apply_renewals(active, &renewals) {
                         return end;
                     }
-                    // Requested, or due because this heartbeat took so long: it is not postponed.
-                    let is_overdue = next_heartbeat <= tokio::time::Instant::now();
-                    if matches!(renewals.session, Renewal::Unknown(_)) && !is_overdue {
+                    if self.is_in_doubt(&renewals) {
                         // The rest of the ttl suffices for more than two further heartbeats.
-                        next_heartbeat = tokio::time::Instant::now() + (interval / 4).max(RETRY_PAUSE_MIN);
-                    } else {
-                        // After a pause of the process one heartbeat is sent at once, not all that were missed.
-                        next_heartbeat = next_heartbeat.max(tokio::time::Instant::now());
+                        let soon = tokio::time::Instant::now() + (interval / 4).max(RETRY_PAUSE_MIN);
+                        // Requested, or due because this heartbeat took so long: it is not postponed.
+                        next_heartbeat = next_heartbeat.min(soon);
                     }
+                    // After a pause of the process one heartbeat is sent at once, not all that were missed.
+                    next_heartbeat = next_heartbeat.max(tokio::time::Instant::now());
                 }
                 Event::HeartbeatRequested => next_heartbeat = tokio::time::Instant::now(),
                 Event::ClockCheck => {}
@@ -321,6 +321,16 @@ impl SessionTask {
                 None
             }
         }
+    }
+
+    /// Returns whether the answer leaves open if the session or a hold was renewed. The holds that were renewed do not
+    /// help the others, whose deadlines may come before the next regular heartbeat can be answered.
+    fn is_in_doubt(&self, renewals: &Renewals) -> bool {
+        let is_unknown = |renewal: &Renewal| matches!(renewal, Renewal::Unknown(_));
+        let is_held = |id| self.keeper.holds.get(id).is_some_and(|hold| hold.wants_renewal());
+        let has_lifetime = self.keeper.info.lifetime != Lifetime::Process;
+        is_unknown(&renewals.session)
+            || has_lifetime && renewals.holds.iter().any(|(id, renewal)| is_unknown(renewal) && is_held(*id))
     }
 
     /// Returns the time until `check_deadline` can have a new result.

@@ -65,6 +65,6 @@ impl Pins for MemorySession {
 
     async fn leave(&self, grant: &Grant) -> Result<()> {
         let (name, claim) = (grant.name().clone(), grant.claim());
-        self.ask("leave", move |store| store.leave(&name, claim)).await
+        self.ask("leave", move |store| store.leave(&name, claim, Instant::now())).await
     }
 }

@@ -222,7 +222,8 @@ impl Session for MemorySession {
     async fn close(&self) -> Result<()> {
         self.closed.cancel();
         let id = self.id;
-        answered("close", self.ttl, self.server.request("close", move |store| store.end(id))).await
+        let request = self.server.request("close", move |store| store.end(id, Instant::now()));
+        answered("close", self.ttl, request).await
     }
 
     fn elections(&self) -> Option<&dyn Elections> {

@@ -156,15 +156,15 @@ impl Store {
         self.sessions.len()
     }
 
-    /// Ends a session and removes its claims.
-    pub(super) fn end(&mut self, session: SessionId) {
+    /// Ends a session and removes its claims, except a holder whose pin lasts.
+    pub(super) fn end(&mut self, session: SessionId, now: Instant) {
         let Some(server_session) = self.sessions.remove(&session) else { return };
         if !self.muted {
             server_session.ended.cancel();
         }
         let names: Vec<LockName> = self.queues.keys().cloned().collect();
         for name in names {
-            self.leave_pinned(&name, |entry| entry.session == session);
+            self.leave_pinned(&name, now, |entry| entry.session == session);
             self.retain(&name, |entry| entry.session != session || entry.left);
         }
     }
@@ -174,7 +174,7 @@ impl Store {
         let expired: Vec<SessionId> =
             self.sessions.iter().filter(|(_, one)| one.expires_at <= now).map(|(id, _)| *id).collect();
         for session in expired {
-            self.end(session);
+            self.end(session, now);
         }
         if !self.has_left {
             return;
@@ -206,14 +206,14 @@ impl Store {
     }
 
     /// Ends a hold, and leaves its entry until the end of its pin.
-    pub(super) fn leave(&mut self, name: &LockName, claim: ClaimId) {
-        self.leave_pinned(name, |entry| entry.claim == claim);
+    pub(super) fn leave(&mut self, name: &LockName, claim: ClaimId, now: Instant) {
+        self.leave_pinned(name, now, |entry| entry.claim == claim);
         self.retain(name, |entry| entry.claim != claim || entry.left);
     }
 
-    fn leave_pinned(&mut self, name: &LockName, of: impl Fn(&Entry) -> bool) {
+    fn leave_pinned(&mut self, name: &LockName, now: Instant, of: impl Fn(&Entry) -> bool) {
         let Some(holder) = self.queues.get_mut(name).and_then(VecDeque::front_mut) else { return };
-        if of(holder) && holder.pinned_until.is_some() {
+        if of(holder) && holder.pinned_until.is_some_and(|until| now < until) {
             holder.left = true;
             self.has_left = true;
         }
@@ -279,24 +279,24 @@ impl Store {
         Some(self.sessions.get(&session)?.expires_at)
     }
 
-    pub(super) fn expire_holder(&mut self, name: &LockName) -> bool {
-        self.expire_at(name, 0)
+    pub(super) fn expire_holder(&mut self, name: &LockName, now: Instant) -> bool {
+        self.expire_at(name, 0, now)
     }
 
-    pub(super) fn expire_waiter(&mut self, name: &LockName) -> bool {
-        self.expire_at(name, 1)
+    pub(super) fn expire_waiter(&mut self, name: &LockName, now: Instant) -> bool {
+        self.expire_at(name, 1, now)
     }
 
     /// Ends the session of the entry at this index of the queue; returns whether there was one.
-    fn expire_at(&mut self, name: &LockName, index: usize) -> bool {
+    fn expire_at(&mut self, name: &LockName, index: usize, now: Instant) -> bool {
         let entry = self.queues.get(name).and_then(|queue| queue.get(index)).map(|entry| entry.session);
-        entry.inspect(|session| self.end(*session)).is_some()
+        entry.inspect(|session| self.end(*session, now)).is_some()
     }
 
-    pub(super) fn expire_all(&mut self) {
+    pub(super) fn expire_all(&mut self, now: Instant) {
         let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
         for session in sessions {
-            self.end(session);
+            self.end(session, now);
         }
     }
 

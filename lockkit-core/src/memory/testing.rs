@@ -11,17 +11,17 @@ use crate::{LockName, sync::lock};
 impl MemoryServer {
     /// Fault: ends the session of the holder of this lock, as if it expired. Returns whether there was one.
     pub fn expire_holder(&self, name: &LockName) -> bool {
-        lock(&self.0).store.expire_holder(name)
+        lock(&self.0).store.expire_holder(name, Instant::now())
     }
 
     /// Fault: ends the session of the first waiter of this lock. Returns whether there was one.
     pub fn expire_waiter(&self, name: &LockName) -> bool {
-        lock(&self.0).store.expire_waiter(name)
+        lock(&self.0).store.expire_waiter(name, Instant::now())
     }
 
     /// Fault: ends every session.
     pub fn expire_all(&self) {
-        lock(&self.0).store.expire_all();
+        lock(&self.0).store.expire_all(Instant::now());
     }
 
     /// Fault: stops notifications of grants and of ended sessions (`true`), or sends them again (`false`).

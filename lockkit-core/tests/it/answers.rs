@@ -169,6 +169,28 @@ async fn claim_that_is_given_up_in_its_pause_ends_at_once() {
 
 /// The grant would be another client's in the meantime.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn claim_that_has_waited_begins_its_pauses_again() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let lock = backend.client().await.lock(NAME).unwrap();
+    let claims = || script.claims.load(Ordering::SeqCst);
+    script.entries_vanish.store(true, Ordering::SeqCst);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    sleep(TTL * 3).await;
+    let before = claims();
+    script.acquires_silent.store(true, Ordering::SeqCst);
+    eventually(TTL, "a claim that waits", || claims() > before).await;
+    sleep(TTL).await;
+    let before = claims();
+    script.acquires_silent.store(false, Ordering::SeqCst);
+    // The first pause lasts for twice the least one at most.
+    sleep(RETRY_PAUSE_MIN * 5 / 2).await;
+    assert_eq!(claims(), before + 1, "after pauses of a second");
+    script.entries_vanish.store(false, Ordering::SeqCst);
+    assert!(in_time(waiting).await.unwrap().unwrap().is_held());
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn hold_that_the_store_cannot_pin_is_refused_without_a_claim() {
     let backend = Scripted::new(Lifetime::Session);
     let lock = backend.client().await.lock(NAME).unwrap().hold_at_least(TTL);
@@ -188,6 +210,23 @@ async fn old_renewal_takes_nothing_from_session_and_hold() {
     eventually(TTL, "an old answer", || heartbeats() > before).await;
     assert!(guard.is_held(), "{:?}", guard.check());
     assert_eq!(client.status().current(), Status::Connected);
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn late_failure_of_a_heartbeat_does_not_put_the_next_one_off() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let interval = client.ttl() / 3;
+    script.heartbeats_wait.store(true, Ordering::SeqCst);
+    script.silent.store(true, Ordering::SeqCst);
+    sleep(interval * 19 / 10).await;
+    assert_eq!(script.heartbeats.load(Ordering::SeqCst), 1, "sent after one interval");
+    script.heartbeat_answers.notify_one();
+    sleep(interval / 5).await;
+    assert_eq!(script.heartbeats.load(Ordering::SeqCst), 2, "sent after two intervals");
+    script.silent.store(false, Ordering::SeqCst);
+    script.heartbeat_answers.notify_one();
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]

@@ -37,6 +37,33 @@ async fn holds_with_own_lifetimes_end_alone() {
     assert_eq!(script.releases.load(Ordering::SeqCst), 1, "released before the session ended");
 }
 
+/// The store answers for the session, but not for the hold, as a cluster of which one master fails. It does so again after
+/// the second regular heartbeat; the third one would come after the deadline.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn hold_without_an_answer_is_renewed_before_the_next_regular_heartbeat() {
+    for lifetime in [Lifetime::Session, Lifetime::Hold] {
+        let backend = Scripted::new(lifetime);
+        let client = backend.client().await;
+        let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+        let interval = client.ttl() / 3;
+        backend.script.holds_unknown.store(true, Ordering::SeqCst);
+        sleep(interval * 5 / 2).await;
+        backend.script.holds_unknown.store(false, Ordering::SeqCst);
+        sleep(interval * 2).await;
+        assert!(guard.is_held(), "{lifetime:?}: {:?}", guard.check());
+    }
+}
+
+/// Nothing ends there without an answer, so nothing is asked sooner.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn hold_without_a_lifetime_is_asked_for_at_regular_heartbeats_only() {
+    let backend = Scripted::new(Lifetime::Process);
+    let _guard = backend.client().await.lock(NAME).unwrap().acquire().await.unwrap();
+    backend.script.holds_unknown.store(true, Ordering::SeqCst);
+    sleep(TTL + TTL / 6).await;
+    assert_eq!(backend.script.heartbeats.load(Ordering::SeqCst), 3);
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn holds_without_a_lifetime_end_by_release_only() {
     let backend = Scripted::new(Lifetime::Process);

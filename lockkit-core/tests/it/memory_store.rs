@@ -58,6 +58,27 @@ async fn holder_that_leaves_an_entry_without_a_pin_frees_its_lock() {
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn entry_whose_pin_is_over_frees_its_lock_at_once() {
+    for end in ["leave", "close", "expiry"] {
+        let server = MemoryServer::new();
+        let (holder, other) = (session(&server).await, session(&server).await);
+        let grant = granted(&*holder, NAME).await;
+        assert!(holder.pins().unwrap().pin(&grant, TTL / 10).await.unwrap());
+        let waiting = tokio::spawn(async move { other.acquire(claim(NAME, true)).await.unwrap() });
+        sleep(TTL / 5).await;
+        assert_eq!(server.inspect(&name()).waiters.len(), 1);
+        let start = Instant::now();
+        match end {
+            "leave" => holder.pins().unwrap().leave(&grant).await.unwrap(),
+            "close" => holder.close().await.unwrap(),
+            _ => assert!(server.expire_holder(&name())),
+        }
+        assert!(matches!(waiting.await.unwrap(), Acquired::Granted(_)), "{end}");
+        assert_eq!(start.elapsed(), Duration::ZERO, "{end}");
+    }
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn proclaim_with_an_older_number_changes_nothing() {
     let server = MemoryServer::new();
     let session = session(&server).await;

@@ -135,11 +135,21 @@ async fn end_of_the_session_ends_the_release_of_a_late_pinned_grant() {
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn denied_pin_is_an_error_and_its_grant_is_released() {
+    pin_that_fails_for_good(ErrorKind::Denied).await;
+}
+
+/// The backend offers pins, and the server does not know the request.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn pin_that_the_server_does_not_support_is_an_error_and_its_grant_is_released() {
+    pin_that_fails_for_good(ErrorKind::Unsupported).await;
+}
+
+async fn pin_that_fails_for_good(error: ErrorKind) {
     let backend = Scripted::with_pins(Lifetime::Session);
     let script = &backend.script;
-    script.pins_denied.store(true, Ordering::SeqCst);
+    *script.pin_failure.lock().unwrap() = Some(error);
     let lock = backend.client().await.lock(NAME).unwrap().hold_at_least(AT_LEAST);
-    assert_eq!(kind(in_time(lock.acquire()).await), ErrorKind::Denied);
+    assert_eq!(kind(in_time(lock.acquire()).await), error);
     assert_eq!((script.claims.load(Ordering::SeqCst), script.releases.load(Ordering::SeqCst)), (1, 1));
 }
 

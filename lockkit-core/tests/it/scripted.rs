@@ -90,8 +90,8 @@ pub(crate) struct Script {
     pub(crate) pins: AtomicU64,
     /// How long the answer to a pin takes.
     pub(crate) pin_takes_ms: AtomicU64,
-    /// Pins are denied.
-    pub(crate) pins_denied: AtomicBool,
+    /// Every pin fails with this error.
+    pub(crate) pin_failure: Mutex<Option<ErrorKind>>,
     /// Entries that were left to their pins.
     pub(crate) left: AtomicU64,
     pub(crate) proclaims: AtomicU64,
@@ -346,10 +346,8 @@ impl Pins for ScriptedSession {
     async fn pin(&self, _: &Grant, _: Duration) -> Result<bool> {
         self.script.pins.fetch_add(1, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(self.script.pin_takes_ms.load(Ordering::SeqCst))).await;
-        match self.script.pins_denied.load(Ordering::SeqCst) {
-            true => Err(Error::new(ErrorKind::Denied, "pin")),
-            false => Ok(true),
-        }
+        let failure = *self.script.pin_failure.lock().unwrap();
+        failure.map_or(Ok(true), |kind| Err(Error::new(kind, "pin")))
     }
 
     async fn leave(&self, _: &Grant) -> Result<()> {
