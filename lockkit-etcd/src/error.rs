@@ -215,7 +215,9 @@ impl From<tonic::Status> for RequestError {
             Code::ResourceExhausted if text.contains("space exceeded") => {
                 (Effect::Full, ErrorKind::Unavailable)
             }
-            Code::ResourceExhausted => (Effect::Busy, ErrorKind::Unavailable),
+            // Returned before it is proposed. With other texts it may be a reset HTTP/2 stream (`ENHANCE_YOUR_CALM`), whose
+            // request a proxy may have passed on.
+            Code::ResourceExhausted if text == "too many requests" => (Effect::Busy, ErrorKind::Unavailable),
             // Returned before anything is proposed. The code differs between versions.
             Code::Unavailable | Code::FailedPrecondition if NOT_SERVING.contains(&&*text) => {
                 (Effect::NotServing, ErrorKind::Unavailable)
@@ -300,6 +302,7 @@ mod tests {
             (Code::Unknown, "h2 protocol error: error reading a body", (Unknown, Unavailable)),
             (Code::ResourceExhausted, "etcdserver: too many requests", (Busy, Unavailable)),
             (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded", (Full, Unavailable)),
+            (Code::ResourceExhausted, "h2 protocol error: http2 error", (Unknown, Unavailable)),
             (Code::PermissionDenied, "etcdserver: permission denied", (Refused, Denied)),
             (Code::Unauthenticated, "etcdserver: invalid auth token", (LoginStale, Denied)),
             (Code::InvalidArgument, "etcdserver: revision of auth store is old", (LoginStale, Unavailable)),

@@ -120,6 +120,8 @@ impl From<Client> for RequestError {
             // A request fails with whatever ended its connection: errors of the operating system and silence arrive as
             // `Custom`, only an orderly end as `ConnectionLoss`.
             Client::ConnectionLoss | Client::Custom(_) | Client::Timeout => (Effect::Unknown, Unavailable),
+            // An answer that cannot be read ends it, too, whichever request it is to. This one may have been executed.
+            Client::UnmarshalError { .. } | Client::UnexpectedError(_) => (Effect::Unknown, Unavailable),
             Client::NoHosts => {
                 let what = "no server can be reached, or none has a quorum";
                 return Self::new(Effect::Busy, Unavailable, what);
@@ -200,6 +202,9 @@ mod tests {
         for (error, expected) in [
             (Client::ConnectionLoss, (Unknown, Unavailable)),
             (Client::Timeout, (Unknown, Unavailable)),
+            (Client::UnmarshalError { entity: "reply", reason: &"too short" }, (Unknown, Unavailable)),
+            (Client::UnexpectedError("reply to no request".to_owned()), (Unknown, Unavailable)),
+            (Client::UnexpectedErrorCode(-1), (Refused, Unexpected)),
             (Client::NoHosts, (Busy, Unavailable)),
             (Client::Throttled, (Busy, Unavailable)),
             (Client::SessionMoved, (Busy, Unavailable)),

@@ -10,12 +10,15 @@
 //!   (`docs/decisions/0021-etcd-restored-from-a-backup.md`).
 //! * A hold is pinned. Its key is not among the lease's keys, so it is read by name. Its hold is renewed for no longer
 //!   than its key lives ([`pins`](super::powers)).
+//! * Thousands of holds are read by name, because the list says nothing about them. One transaction after the other would
+//!   take longer than a step, in every heartbeat, and all of them would be lost. So several are under way at a time.
 //! * The store was full. The heartbeat makes up for the epoch bumps that it has refused ([`late_bump`](super::late_bump)).
 //! * The server does not answer. Each step is bounded, so that a heartbeat ends before the next one; within a step, the
 //!   request goes to other members too.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use futures_util::{StreamExt, TryStreamExt, stream};
 use lockkit_core::backend::{ClaimId, Grant, Renewal, Renewals};
 use tracing::debug;
 
@@ -32,6 +35,9 @@ const HEARTBEAT_STEPS_PER_TTL: u32 = 7;
 
 /// Entries that are read in one transaction: two keys each, if they have a guard (etcd's limit is 128 operations).
 const ENTRIES_PER_READ: usize = 60;
+
+/// Such transactions that are under way at a time.
+const READS_AT_A_TIME: usize = 16;
 
 impl EtcdSession {
     /// Renews the lease, and checks the keys of these holds. Both run at the same time.
@@ -98,13 +104,11 @@ impl EtcdSession {
         // The list may be older than a grant that another member has answered, so only a linearizable read shows a
         // loss. In a restored store the key may be that of an earlier claim; its create revision shows that.
         let read = || async {
-            let mut found = Vec::new();
-            for some in unconfirmed.chunks(ENTRIES_PER_READ) {
-                found.extend(self.existing_by_revision(some).await?);
-            }
-            Ok(found)
+            let parts = unconfirmed.chunks(ENTRIES_PER_READ);
+            let reads: Vec<_> = parts.map(|some| self.existing_by_revision(some)).collect();
+            stream::iter(reads).buffer_unordered(READS_AT_A_TIME).try_collect::<Vec<Vec<ClaimId>>>().await
         };
-        existing.extend(self.server.repeat(step, read).await?);
+        existing.extend(self.server.repeat(step, read).await?.into_iter().flatten());
         Ok(existing)
     }
 
@@ -226,5 +230,25 @@ mod tests {
         assert!(matches!(renewals.holds[0].1, Renewal::Unknown(_)), "{renewals:?}");
         let step = TTL / HEARTBEAT_STEPS_PER_TTL;
         assert!(since.elapsed() <= step + Duration::from_millis(1), "{:?}", since.elapsed());
+    }
+
+    /// One after the other, the reads of thousands of holds would not end before the next heartbeat.
+    #[tokio::test(start_paused = true)]
+    async fn reads_of_many_holds_do_not_wait_for_each_other() {
+        let (script, single) = (Script::default(), config(1).form(Form::Single));
+        let server = Server::over(Client::scripted(&script), &single);
+        let opened = EtcdSession::open(server, single.layout(), TTL, Clock::tokio()).await;
+        let session: Arc<dyn Session> = Arc::new(opened.unwrap());
+        let mut held = Vec::new();
+        for _ in 0..=READS_AT_A_TIME * ENTRIES_PER_READ {
+            held.push(acquire(&session, &fresh_name()).await);
+        }
+        let renewals = session.renew(&held).await;
+        let is_renewed = |renewal: &Renewal| matches!(renewal, Renewal::Renewed { .. });
+        assert!(renewals.holds.iter().all(|(_, renewal)| is_renewed(renewal)), "{renewals:?}");
+        script.rule(|call| if call.is("Txn") { Fate::Lost } else { Fate::Served });
+        script.take_calls();
+        session.renew(&held).await;
+        assert_eq!(script.count("Txn"), READS_AT_A_TIME);
     }
 }

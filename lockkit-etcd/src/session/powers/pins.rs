@@ -141,8 +141,12 @@ impl EtcdSession {
             drop(one_at_a_time);
             return self.release_grant(grant).await;
         };
-        if pin.attached_to != AttachedTo::Pin {
-            self.move_to_new_lease(&entry, pin.until, Duration::ZERO).await?;
+        if pin.attached_to != AttachedTo::Pin
+            && !self.move_to_new_lease(&entry, pin.until, Duration::ZERO).await?
+            && let Some(unused) = entry.held.pin_lease()
+        {
+            // The hold has ended: no key was moved. If this fails, the lease lives until the end of the pin.
+            let _ = unused.revoke(&self.server).await;
         }
         // A heartbeat that has chosen this entry must not move the key back: nothing would end it then.
         entry.held.forget_pin();
@@ -319,6 +323,20 @@ mod tests {
             drop(leaving);
         });
         assert_eq!(script.count("Txn"), 0);
+    }
+
+    /// A pin may last for a week.
+    #[tokio::test(start_paused = true)]
+    async fn hold_that_ended_before_it_is_left_keeps_no_new_lease() {
+        let script = Script::default();
+        let (session, held, entry) = held(&script).await;
+        session.pin(&held, Duration::from_secs(1)).await.unwrap();
+        session.renew(std::slice::from_ref(&held)).await;
+        assert_eq!(entry.held.pin().unwrap().attached_to, AttachedTo::Session);
+        let leases = script.leases();
+        script.delete(&entry.key);
+        session.leave(&held).await.unwrap();
+        assert_eq!(script.leases(), leases);
     }
 
     #[tokio::test(start_paused = true)]

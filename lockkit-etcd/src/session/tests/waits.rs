@@ -285,9 +285,12 @@ async fn try_whose_reply_was_lost_is_repeated_and_one_that_was_not_sent_is_not()
     for form in [Form::Queue, Form::Single] {
         let script = Script::default();
         let session: std::sync::Arc<dyn Session> = session_of(&script, &config(1).form(form)).await;
-        script.rule(super::first(1, "Txn", Fate::Unanswered));
-        let granted = lockkit_conformance::direct::granted(try_acquire(&session, &fresh_name()).await);
-        release(&session, &granted).await;
+        let reset = "h2 protocol error: http2 error";
+        for fate in [Fate::Unanswered, Fate::ExecutedAndRefused(tonic::Code::ResourceExhausted, reset)] {
+            script.rule(super::first(1, "Txn", fate));
+            let granted = lockkit_conformance::direct::granted(try_acquire(&session, &fresh_name()).await);
+            release(&session, &granted).await;
+        }
         script.take_calls();
         script.rule(busy("Txn"));
         bounded(try_acquire(&session, &fresh_name())).await.unwrap_err();
