@@ -301,4 +301,15 @@ mod tests {
         assert!(fault.may_have_executed(), "{fault:?}");
         assert!(ended.elapsed() < HANG / 2, "{:?}", ended.elapsed());
     }
+
+    /// It is in the state until the task that replaces it has run.
+    #[tokio::test(start_paused = true)]
+    async fn connection_that_was_given_up_is_not_used() {
+        let open = silent_connection(PushHandler::ignore_all()).await;
+        let connector = connector(Address::Unix("/nonexistent".into()));
+        let server = Server::keep(Reconnector { connector, listener: Arc::new(()) }, Some(open));
+        assert!(server.connection(Instant::now() + HANG).await.is_ok());
+        server.reconnect();
+        assert!(server.connection(Instant::now() + HANG).await.is_err(), "there is no other one");
+    }
 }
