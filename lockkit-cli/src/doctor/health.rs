@@ -50,6 +50,9 @@ pub(super) struct Health {
     /// The shortest time that was left of a lease of this ttl.
     #[serde(rename = "least_left_ms", serialize_with = "as_millis")]
     least_left: Duration,
+    /// The longest time that was left right after a renewal.
+    #[serde(skip)]
+    most_left: Duration,
     /// The ttl of other commands.
     #[serde(rename = "asked_ttl_ms", serialize_with = "as_millis")]
     asked_ttl: Duration,
@@ -79,7 +82,6 @@ pub(super) async fn measure(
     let duration = (renewal * 5 / 2).clamp(DURATION_MIN, DURATION_MAX);
     let until = TimerInstant::now() + duration;
     let (pairs, mut health) = tokio::join!(acquire_and_release(client, name, until), sample(held, until));
-    health.set_ttls(ttl, asked, client.info().heartbeat);
     match pairs {
         Ok(mut pairs) => {
             pairs.sort_unstable();
@@ -91,6 +93,7 @@ pub(super) async fn measure(
         }
         Err(error) => add_error(report, "speed", &error),
     }
+    health.set_ttls(ttl, asked, client.info().heartbeat);
     if let Some(guard) = held {
         add_renewals(&health, guard, duration, report);
     }
@@ -125,7 +128,10 @@ async fn sample(held: Option<&LockGuard>, until: TimerInstant) -> Health {
         health.late = health.late.max(asleep.elapsed().saturating_sub(SAMPLE_PAUSE));
         if let Some(left) = left() {
             // It falls with time, and only a renewal raises it.
-            health.renewals += u32::from(left > before);
+            if left > before {
+                health.renewals += 1;
+                health.most_left = health.most_left.max(left);
+            }
             (before, health.least_left) = (left, health.least_left.min(left));
         }
     }
@@ -138,14 +144,18 @@ impl Health {
     /// Sets the ttl of the examination and the ttl that other commands ask for.
     ///
     /// The examination may have a shorter ttl. How late a renewal is does not depend on the ttl: what it costs the lease
-    /// of the examination, it would cost a longer one.
+    /// of the examination, it would cost a longer one. But a part of the ttl may be missing after every renewal, however
+    /// fast the answers are: ZooKeeper's leases count from a quarter of the ttl earlier, unless its tick is configured.
     fn set_ttls(&mut self, ttl: Duration, asked: Duration, heartbeat: HeartbeatInterval) {
         self.ttl = ttl;
         // Where the store grants more than is asked for, other commands get that, too.
         self.asked_ttl = asked.max(ttl);
         let left_in_time = |ttl| validity(ttl).saturating_sub(heartbeat.interval(ttl));
-        let late = left_in_time(ttl).saturating_sub(self.least_left);
-        self.asked_least_left = left_in_time(self.asked_ttl).saturating_sub(late);
+        let best = if self.renewals == 0 { validity(ttl) } else { self.most_left };
+        let behind = validity(ttl).saturating_sub(best).saturating_sub(self.p50);
+        let late = left_in_time(ttl).saturating_sub(behind + self.least_left);
+        let asked_behind = behind.mul_f64(self.asked_ttl.div_duration_f64(ttl));
+        self.asked_least_left = left_in_time(self.asked_ttl).saturating_sub(asked_behind + late);
     }
 }
 
@@ -241,7 +251,7 @@ mod tests {
             (3, 1.0, 15, "warning  renew"),
             (3, 1.0, 60, "fine     renew"),
         ] {
-            let mut health = Health { renewals, ..Health::default() };
+            let mut health = Health { renewals, most_left: validity(ttl), ..Health::default() };
             health.least_left = Duration::from_secs_f64(least_left);
             health.set_ttls(ttl, Duration::from_secs(asked), client.info().heartbeat);
             let text = text_of(|report| add_renewals(&health, &guard, DURATION_MIN, report));
@@ -264,6 +274,23 @@ mod tests {
         assert_eq!(left(3_960, 6, 15, 3), (15, 9_848), "a sample may miss the end of a lease");
         assert_eq!(left(2_938, 6, 2, 3), (6, 2_938), "the store grants no less");
         assert_eq!(left(4_338, 6, 15, 10), (15, 12_348), "a second late, with ten heartbeats");
+    }
+
+    /// As on ZooKeeper.
+    #[test]
+    fn part_of_the_ttl_that_every_renewal_misses_grows_with_it() {
+        let left = |least_left: u64, most_left, asked: u64, p50, heartbeats| {
+            let [least_left, most_left, p50] = [least_left, most_left, p50].map(Duration::from_millis);
+            let mut health = Health { renewals: 5, least_left, most_left, p50, ..Health::default() };
+            let heartbeat = HeartbeatInterval::PerTtl(heartbeats);
+            health.set_ttls(Duration::from_secs(6), Duration::from_secs(asked), heartbeat);
+            health.asked_least_left.as_millis()
+        };
+        // In time, 4,438 ms are left of 6 s after a renewal, and 11,098 ms of 15 s.
+        assert_eq!(left(3_838, 4_438, 15, 0, 10), 9_598);
+        assert_eq!(left(2_838, 4_438, 15, 0, 10), 8_598, "a second late");
+        assert_eq!(left(2_838, 4_438, 6, 0, 10), 2_838, "the examined ttl");
+        assert_eq!(left(2_938, 4_938, 15, 2_000, 3), 8_848, "each answer takes a second");
     }
 
     #[test]
