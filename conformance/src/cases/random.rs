@@ -84,12 +84,15 @@ async fn contend(cx: &Cx, histories: &[Arc<LockHistory>], limited: bool) -> Resu
     let mut tasks = JoinSet::new();
     for number in 0..clients {
         let (client, owner) = (cx.client().await?, Owner::new());
-        for _ in 0..TASKS {
+        for task in 0..TASKS {
+            let first = (number * TASKS + task) % LOCKS;
             let (client, owner, number) = (client.clone(), owner.clone(), number as u64);
             let caller = Caller { cx: cx.clone(), client, owner, number };
             let (cx, histories) = (cx.clone(), histories.to_vec());
             tasks.spawn(async move {
-                for _ in 0..steps {
+                // Without a limit: on a busy machine none of the others may be granted this lock.
+                histories[first].step(&caller, None, false).await?;
+                for _ in 1..steps {
                     let history = &histories[cx.random(LOCKS as u64) as usize];
                     let limit = limited.then(|| Duration::from_millis(cx.random(300)));
                     history.step(&caller, limit, cx.random(3) == 0).await?;
