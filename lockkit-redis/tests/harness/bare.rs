@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use redis::{AsyncConnectionConfig, Client, PushKind};
+use redis::{Client, PushKind};
 use tokio::{sync::mpsc::unbounded_channel, time::Instant};
+
+use super::patient::patient;
 
 /// Measures the time from the sending of a message to its arrival at another connection.
 pub async fn bare_notification(endpoint: &str) -> Result<Duration> {
     let client = Client::open(format!("redis://{endpoint}/?protocol=resp3"))?;
     let (sender, mut pushes) = unbounded_channel();
-    // The time limits of the client crate are shorter than a stall of a busy machine.
-    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-    let mut writer = client.get_multiplexed_async_connection_with_config(&config).await?;
-    let config = config.set_push_sender(sender);
+    let mut writer = client.get_multiplexed_async_connection_with_config(&patient()).await?;
+    let config = patient().set_push_sender(sender);
     let mut listener = client.get_multiplexed_async_connection_with_config(&config).await?;
     let channel = format!("bare-{:016x}", std::process::id());
     listener.subscribe(&channel).await?;

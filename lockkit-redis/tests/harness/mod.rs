@@ -3,6 +3,7 @@
 
 mod bare;
 mod own;
+mod patient;
 mod rights;
 mod servers;
 

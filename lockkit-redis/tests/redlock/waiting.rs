@@ -15,12 +15,12 @@ use lockkit_core::{
     support::lock,
 };
 use lockkit_testbed::{Message, Proxy, Redis};
-use redis::{AsyncConnectionConfig, Client, PushKind, from_redis_value};
+use redis::{Client, PushKind, from_redis_value};
 use tokio::{sync::mpsc::unbounded_channel, time::Instant};
 
 use crate::{
     counting::{calls, scripts, since},
-    redlock::{Masters, backend, bare::bare_notification, url_of},
+    redlock::{Masters, backend, bare::bare_notification, patient::patient, url_of},
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -247,9 +247,7 @@ async fn release_notifies_one_group_of_the_clients_that_wait() {
     // A pattern is not counted as a client that waits.
     let client = Client::open(format!("redis://{}/?protocol=resp3", masters.endpoints[0])).unwrap();
     let (sender, mut pushes) = unbounded_channel();
-    // The time limits of the client crate are shorter than a stall of a busy machine.
-    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-    let config = config.set_push_sender(sender);
+    let config = patient().set_push_sender(sender);
     let mut watcher = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
     watcher.psubscribe("lockkit:released:*").await.unwrap();
     release(&one, &held).await;

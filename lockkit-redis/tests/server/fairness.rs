@@ -8,12 +8,15 @@ use std::{
 use lockkit_core::LockClient;
 use lockkit_testbed::Redis;
 use redis::{
-    AsyncConnectionConfig, Client, PushInfo, PushKind,
+    Client, PushInfo, PushKind,
     aio::{ConnectionLike, MultiplexedConnection},
 };
 use tokio::{sync::mpsc, task::JoinSet};
 
-use crate::common::{LONG, backend, bounded};
+use crate::{
+    common::{LONG, backend, bounded},
+    patient::patient,
+};
 
 const CONTENDERS: usize = 8;
 
@@ -54,10 +57,8 @@ async fn contend(number: usize, client: LockClient, seen: Arc<Mutex<Seen>>) {
 async fn bare(redis: &Redis, rounds: usize) -> Vec<Duration> {
     let client = Client::open(format!("{}/?protocol=resp3", redis.url())).unwrap();
     let (sender, mut pushes) = mpsc::unbounded_channel::<PushInfo>();
-    // The time limits of the client crate are shorter than a stall of a busy machine.
-    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-    let mut publisher = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
-    let config = config.set_push_sender(sender);
+    let mut publisher = client.get_multiplexed_async_connection_with_config(&patient()).await.unwrap();
+    let config = patient().set_push_sender(sender);
     let mut subscriber = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
     subscriber.subscribe("bare").await.unwrap();
     let script: String =

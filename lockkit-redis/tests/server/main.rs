@@ -21,6 +21,8 @@ mod misdirected;
 mod moving_slots;
 mod observed;
 mod options;
+#[path = "../harness/patient.rs"]
+mod patient;
 mod pins;
 mod pollers;
 mod pushes;

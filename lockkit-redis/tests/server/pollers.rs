@@ -11,12 +11,15 @@ use std::{
 
 use lockkit_core::{LockClient, backend::Session};
 use lockkit_testbed::{Redis, Reply};
-use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
+use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 
-use crate::common::{
-    LONG, acquire, backend, bounded, enqueued, fresh_name, is_gave_up, release, session_at, try_acquire,
-    until,
+use crate::{
+    common::{
+        LONG, acquire, backend, bounded, enqueued, fresh_name, is_gave_up, release, session_at, try_acquire,
+        until,
+    },
+    patient::patient,
 };
 
 const KEY: &str = "shared/lock";
@@ -43,9 +46,7 @@ struct Poller {
 impl Poller {
     async fn connect(redis: &Redis) -> Self {
         let client = redis::Client::open(redis.url()).unwrap();
-        // Its time limits are half a second for a reply and one to connect, which a busy machine exceeds.
-        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+        let connection = client.get_multiplexed_async_connection_with_config(&patient()).await.unwrap();
         Self { connection, token: format!("{:032x}", fastrand::u128(..)) }
     }
 

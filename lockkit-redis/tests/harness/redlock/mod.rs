@@ -5,6 +5,8 @@ pub mod access;
 #[path = "../bare.rs"]
 pub mod bare;
 pub mod cases;
+#[path = "../patient.rs"]
+pub mod patient;
 pub mod raw;
 pub mod rights;
 pub mod three;

@@ -2,13 +2,11 @@
 
 use lockkit_conformance::direct::bounded;
 use lockkit_testbed::Redis;
-use redis::{
-    AsyncConnectionConfig, Client, PushInfo, PushKind, aio::MultiplexedConnection, from_redis_value,
-};
+use redis::{Client, PushInfo, PushKind, aio::MultiplexedConnection, from_redis_value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::{node, two};
-use crate::redlock::raw::Claimant;
+use crate::redlock::{patient::patient, raw::Claimant};
 
 /// Every waiter receives it after the hints.
 const LAST: &str = "last";
@@ -27,9 +25,7 @@ impl Waiter {
     async fn new(node: &Redis, of: &Claimant, group: u8) -> Self {
         let client = Client::open(format!("{}/?protocol=resp3", node.url())).unwrap();
         let (sender, pushes) = unbounded_channel();
-        // The time limits of the client crate are shorter than a stall of a busy machine.
-        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-        let config = config.set_push_sender(sender);
+        let config = patient().set_push_sender(sender);
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
         let own_group = format!("lockkit:released:lockkit:{group}:{}", of.lock);
         connection.subscribe(&[&*channel(of), &*own_group, LAST]).await.unwrap();
