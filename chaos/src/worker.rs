@@ -62,6 +62,9 @@ const LONG_HOLD_ONE_IN: u8 = 40;
 /// The pause between attempts to connect.
 const CONNECT_PAUSE: Duration = Duration::from_millis(200);
 
+/// What a client logs: what it does with its locks, and what happens to its connections.
+const LOGGED: &str = "lockkit=debug,zookeeper_client=info";
+
 /// Runs the client if this process was started as one.
 pub(crate) fn run_if_client() -> Option<ExitCode> {
     let setup = env::var(ROLE).ok()?;
@@ -76,6 +79,9 @@ pub(crate) fn run_if_client() -> Option<ExitCode> {
 
 fn serve(setup: &str) -> Result<()> {
     let setup: ClientSetup = serde_json::from_str(setup)?;
+    let log = tracing_subscriber::fmt().with_env_filter(LOGGED).with_ansi(false);
+    // Standard error is the file of this client.
+    log.with_writer(std::io::stderr).init();
     for (resource, most) in [(Resource::As, MEMORY_BYTES_MAX), (Resource::Nofile, FILES_MAX)] {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
     }
