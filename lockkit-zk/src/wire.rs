@@ -9,8 +9,9 @@
 //! * The connection ends during a request: the error may be of any kind, and the effect is unknown.
 //! * The session is over, by the server's report or marked in [`SessionState`]: every pending request ends at once.
 //! * A follower answers reads from its own copy, which may be old. The copy is at least as new as the session's last
-//!   answered request through the leader, and everything proposed before that request is decided in it. A session's new
-//!   connection ends the requests of the old one. So a read behind such a request decides about a lost reply.
+//!   answered request through the leader, and everything proposed before that request is decided in it. So a read
+//!   behind such a request shows what a request without an answer has done. What it has not done yet, it may
+//!   [still do](crate::session): a server may execute a request of an old connection after one of the new one.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -235,6 +236,13 @@ impl Server {
         self.state.mark_closed();
         let closed = self.wait_for_connection(ConnectionState::is_terminated);
         tokio::time::timeout(within, closed).await.map_err(|_| RequestError::no_reply())
+    }
+
+    /// Returns a watcher of the states from now on.
+    pub(crate) fn connection_states(&self) -> StateWatcher {
+        let mut connection_states = self.connection_states.clone();
+        connection_states.state();
+        connection_states
     }
 
     /// Waits for a connection state of this kind.

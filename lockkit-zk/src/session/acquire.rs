@@ -8,7 +8,8 @@
 //! Failure cases:
 //!
 //! * The reply to the create is lost: the node is looked up by the claim's id **and** this session as its owner, behind
-//!   a request through the leader. What that does not find cannot appear later; only then the create is repeated.
+//!   a request through the leader. If that does not find it, it may still [appear](super::late_creates); so this claim
+//!   ends, and a new one follows.
 //! * The claim is given up during the create: only the reply has the node's name, so the reply is awaited; then the
 //!   node is deleted, repeatedly until that is answered.
 //! * The predecessor vanishes between list and watch: the list is read again at once. If only its event is lost, a
@@ -235,7 +236,7 @@ impl ZkSession {
                     debug!(?error, claim = ?claim.id(), "withdrawal failed, retrying")
                 }
                 Err(error) => {
-                    self.abandon_if_refused(&error);
+                    self.server.abandon_if_refused(&error);
                     return Err(error);
                 }
             }
@@ -252,7 +253,7 @@ impl ZkSession {
             self.look_up(claim, entry).await?;
         }
         if let Some(node) = &entry.node {
-            self.remove(node).await?;
+            self.server.remove(&self.layout, node).await?;
             debug!(claim = ?claim.id(), "withdrawn");
         }
         Ok(())

@@ -15,6 +15,7 @@ mod creation;
 mod existence;
 mod granted_nodes;
 mod heartbeat;
+mod late_creates;
 mod powers;
 mod recently_busy;
 mod release;
@@ -35,6 +36,7 @@ use tracing::warn;
 use self::{
     existence::NodeId,
     heartbeat::{Heartbeats, create_client_node},
+    late_creates::LateCreates,
     recently_busy::RecentlyBusy,
 };
 pub(crate) use self::{granted_nodes::GrantedNodes, heartbeat::HEARTBEATS_PER_TTL};
@@ -60,6 +62,7 @@ pub(crate) struct ZkSession {
     heartbeats: Heartbeats,
     numbers_warning: Once,
     recently_busy: RecentlyBusy,
+    late_creates: Arc<LateCreates>,
 }
 
 impl ZkSession {
@@ -79,6 +82,7 @@ impl ZkSession {
         let liveness = Liveness::new(clock, granted, config.tick, asked_at);
         let layout = config.layout();
         let server = Arc::new(Server::new(client, liveness, config.acl(), config.parents));
+        let late_creates = LateCreates::new(Arc::clone(&server), layout.clone(), granted);
         let session = Self {
             client_node: layout.client(server.session_id()),
             server,
@@ -89,6 +93,7 @@ impl ZkSession {
             heartbeats: Heartbeats::default(),
             numbers_warning: Once::new(),
             recently_busy: RecentlyBusy::default(),
+            late_creates,
         };
         match bounded(config.request_timeout, session.prepare()).await {
             Ok(()) => Ok(session),

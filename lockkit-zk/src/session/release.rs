@@ -13,40 +13,43 @@ use tracing::warn;
 use super::ZkSession;
 use crate::{
     error::{Effect, RequestError},
-    wire::{CreatedNode, bounded},
+    keys::Layout,
+    wire::{CreatedNode, Server, bounded},
 };
 
 impl ZkSession {
     pub(crate) async fn release_grant(&self, grant: &Grant) -> Result<(), RequestError> {
         let Some(granted) = self.granted_nodes.get(grant.claim()) else { return Ok(()) };
-        let removed = bounded(self.request_timeout, self.remove(&granted.node)).await;
-        removed.inspect_err(|error| self.abandon_if_refused(error))?;
+        let removed = bounded(self.request_timeout, self.server.remove(&self.layout, &granted.node)).await;
+        removed.inspect_err(|error| self.server.abandon_if_refused(error))?;
         self.granted_nodes.remove(grant.claim());
         Ok(())
     }
+}
 
+impl Server {
     /// Abandons the session if a deletion was refused: the node would block others for as long as the session lives.
     pub(crate) fn abandon_if_refused(&self, error: &RequestError) {
         if error.effect == Effect::Refused {
             warn!(?error, "session abandoned: the server refuses to delete a node");
-            self.server.state.mark_lost();
+            self.state.mark_lost();
         }
     }
 
     /// Deletes this node, but no other node that has taken its name.
-    pub(crate) async fn remove(&self, node: &CreatedNode) -> Result<(), RequestError> {
-        if self.layout.form.names_recur() {
+    pub(crate) async fn remove(&self, layout: &Layout, node: &CreatedNode) -> Result<(), RequestError> {
+        if layout.form.names_recur() {
             // An earlier deletion with a lost reply may have succeeded, and this server may not have applied it yet;
             // behind a request through the leader it has. Without the check, this call could read the old node, and
             // delete the next holder's.
-            self.server.check(&[&self.client_node]).await?;
-            match self.server.data(&node.path).await {
+            self.check(&[&layout.client(self.session_id())]).await?;
+            match self.data(&node.path).await {
                 Ok((_, stat)) if stat.czxid == node.czxid => {}
                 Ok(_) => return Ok(()),
                 Err(error) if error.effect == Effect::Missing => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
-        self.server.delete(&node.path).await
+        self.delete(&node.path).await
     }
 }

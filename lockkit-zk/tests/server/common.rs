@@ -12,7 +12,7 @@ use std::{
 pub(crate) use lockkit_conformance::direct::*;
 use lockkit_core::{
     BootInstant, Clock, Error, LockName, TimeSource,
-    backend::{Backend, BackendUrl, Claim, Inspection, Session},
+    backend::{Acquired, Backend, BackendUrl, Claim, Grant, Inspection, Session},
 };
 use lockkit_testbed::{Direction, Flow, Pool, Proxy, Taken, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 use lockkit_zk::{ZkBackend, ZkConfig};
@@ -151,6 +151,16 @@ pub(crate) async fn through_proxy(server: &ZooKeeper) -> (Proxy, Arc<dyn Session
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let session = session_at(&url_through(&proxy), LONG).await;
     (proxy, session)
+}
+
+/// Acquires as a keeper does: a claim that has ended with its entry is followed by another one.
+pub(crate) async fn acquire_as_keeper(session: &Arc<dyn Session>, name: &LockName) -> Grant {
+    loop {
+        match start(session, name).ends().await {
+            Ok(Acquired::EntryGone) => {}
+            end => return granted(end),
+        }
+    }
 }
 
 /// Starts a claim for a lock with a directory; the proxy holds its create.
