@@ -32,6 +32,7 @@ use crate::{
     config::Parents,
     error::{Effect, RequestError, failed_check},
     liveness::Liveness,
+    session::Epochs,
     watchdog::Watchdog,
 };
 
@@ -43,6 +44,7 @@ pub(crate) struct Server {
     pub(crate) state: SessionState,
     pub(crate) liveness: Arc<Liveness>,
     pub(crate) access: Access,
+    pub(crate) epochs: Epochs,
     parents: Parents,
 }
 
@@ -67,7 +69,16 @@ impl Server {
             client: client.clone(),
         };
         tokio::spawn(watchdog.watch());
-        Self { client, connection_states, session_id, state, liveness, access, parents }
+        Self {
+            client,
+            connection_states,
+            session_id,
+            state,
+            liveness,
+            access,
+            epochs: Epochs::default(),
+            parents,
+        }
     }
 
     /// Returns the session's id. Only together with its password, which never leaves the client crate, can it end the

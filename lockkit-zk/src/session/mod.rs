@@ -12,6 +12,7 @@
 
 mod acquire;
 mod creation;
+mod epochs;
 mod existence;
 mod granted_nodes;
 mod heartbeat;
@@ -33,13 +34,13 @@ use lockkit_core::{
 };
 use tracing::warn;
 
+pub(crate) use self::{epochs::Epochs, granted_nodes::GrantedNodes, heartbeat::HEARTBEATS_PER_TTL};
 use self::{
     existence::NodeId,
     heartbeat::{Heartbeats, create_client_node},
     late_creates::LateCreates,
     recently_busy::RecentlyBusy,
 };
-pub(crate) use self::{granted_nodes::GrantedNodes, heartbeat::HEARTBEATS_PER_TTL};
 use crate::{
     ZkConfig,
     connect::connect,

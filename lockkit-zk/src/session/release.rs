@@ -3,7 +3,7 @@
 //! Failure cases:
 //!
 //! * The reply is lost: the deletion is repeated; if the node is missing, the release has succeeded. Where [names
-//!   recur](crate::keys::Form::names_recur), the node is read first, behind a request through the leader.
+//!   recur](crate::keys::Form::names_recur), the node is read first, and [nothing deletes late](super::epochs).
 //! * The server refuses the deletion (its ACL): the session is abandoned, and the node ends with it.
 //! * The server is unavailable: the keeper repeats the release until the session is over, and the node ends with it.
 
@@ -38,18 +38,9 @@ impl Server {
 
     /// Deletes this node, but no other node that has taken its name.
     pub(crate) async fn remove(&self, layout: &Layout, node: &CreatedNode) -> Result<(), RequestError> {
-        if layout.form.names_recur() {
-            // An earlier deletion with a lost reply may have succeeded, and this server may not have applied it yet;
-            // behind a request through the leader it has. Without the check, this call could read the old node, and
-            // delete the next holder's.
-            self.check(&[&layout.client(self.session_id())]).await?;
-            match self.data(&node.path).await {
-                Ok((_, stat)) if stat.czxid == node.czxid => {}
-                Ok(_) => return Ok(()),
-                Err(error) if error.effect == Effect::Missing => return Ok(()),
-                Err(error) => return Err(error),
-            }
+        match layout.form.names_recur() {
+            true => self.delete_recurring(layout, node).await,
+            false => self.delete(&node.path).await,
         }
-        self.delete(&node.path).await
     }
 }

@@ -5,7 +5,7 @@ use lockkit_testbed::{Direction, Flow, Proxy};
 
 use crate::common::{
     LONG, SHORT, acquire, enqueued, fresh_name, heartbeat, is_entry_gone, is_renewed, mark, node, own_server,
-    patient_url, queue, release, session, session_at, shared, until, watching,
+    patient_url, plain, queue, release, session, session_at, shared, until, watching,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,6 +113,29 @@ async fn operators_delete_of_a_lock_with_its_directory_ends_the_wait() {
     proxy.pass();
     assert!(is_entry_gone(&deleted.ends().await));
     release(&holder, &held).await;
+}
+
+/// Where the lock is one node, a release is sent in an epoch, the version of the client's own node. An old release could
+/// hit the next holder's node if epochs repeated.
+#[tokio::test(flavor = "multi_thread")]
+async fn release_begins_an_epoch_above_the_last_whatever_became_of_the_clients_own_node() {
+    let server = own_server();
+    let session = session_at(&format!("{}/?form=single", server.url()), LONG).await;
+    let own = format!("/lockkit/:clients/{}", server.children("/lockkit/:clients").unwrap()[0]);
+    let operator = plain(&server).await;
+    let version = async || operator.check_stat(&own).await.unwrap().map(|stat| stat.version);
+    let first = acquire(&session, &fresh_name()).await;
+    operator.set_data(&own, b"", None).await.unwrap();
+    release(&session, &first).await;
+    assert_eq!(version().await, Some(2));
+    let second = acquire(&session, &fresh_name()).await;
+    release(&session, &second).await;
+    assert_eq!(version().await, Some(2), "an epoch without a reason");
+    let third = acquire(&session, &fresh_name()).await;
+    assert!(server.delete(&own).unwrap());
+    release(&session, &third).await;
+    assert_eq!(version().await, Some(3));
+    assert_eq!(server.children("/lockkit").unwrap(), [":clients"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -225,6 +225,43 @@ async fn late_creates_just_before_the_session_returns_to_their_server_leave_no_n
     assert_eq!(contenders(), 0);
 }
 
+/// A deletion by name would hit the next holder's node.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_deletion_just_before_the_session_returns_to_its_server_spares_the_next_holder() {
+    let ensemble = own_ensemble();
+    let (leader, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
+    let [to_leader, to_follower] =
+        [leader, follower].map(|number| Proxy::start_zookeeper(ensemble.member(number).endpoint()).unwrap());
+    to_follower.refuse();
+    let url = format!("zk://{},{}/?form=single", to_leader.endpoint(), to_follower.endpoint());
+    let (session, name) = (session_at(&url, LONG).await, fresh_name());
+    let other = session_at(&format!("{}/?form=single", ensemble.member(leader).url()), LONG).await;
+    let held = acquire(&session, &name).await;
+    // A path, and "any version"; a read of that path ends otherwise.
+    let deletion = [node(&name).as_bytes(), &(-1_i32).to_be_bytes()].concat();
+    to_leader.hold_requests_from(&deletion);
+    let releasing = {
+        let (session, held) = (Arc::clone(&session), held.clone());
+        tokio::spawn(async move { release(&session, &held).await })
+    };
+    until("the deletion is under way", async || to_leader.holds_bytes(&deletion)).await;
+    to_follower.pass();
+    to_leader.refuse_new();
+    to_leader.reset_clients();
+    bounded(releasing).await.unwrap();
+    let next = acquire(&other, &name).await;
+    let other_client = plain(ensemble.member(leader)).await;
+    let work = long_work(&other_client);
+    to_leader.pass();
+    to_leader.deliver_late();
+    to_follower.refuse();
+    work.await;
+    let after = acquire_as_keeper(&session, &fresh_name()).await;
+    assert!(is_renewed(&heartbeat(&other, &[&next]).await.holds[0].1), "the next holder's node is gone");
+    release(&other, &next).await;
+    release(&session, &after).await;
+}
+
 /// A client meets such a node when it reconnects to a server that does not know yet that its last session is over.
 #[tokio::test(flavor = "multi_thread")]
 async fn node_of_another_session_is_not_adopted_whatever_its_name() {

@@ -224,10 +224,10 @@ impl Proxy {
         self.shared.flow(direction).send_replace(flow);
     }
 
-    /// [Holds](Flow::Hold) all requests, beginning with the first that contains this text, until [`pass`](Self::pass).
-    /// The text must arrive in one piece.
-    pub fn hold_requests_from(&self, text: &str) {
-        lock(&self.shared.rules).hold_requests_from(text);
+    /// [Holds](Flow::Hold) all requests, beginning with the first that contains these bytes, until [`pass`](Self::pass).
+    /// They must arrive in one piece.
+    pub fn hold_requests_from(&self, bytes: impl AsRef<[u8]>) {
+        lock(&self.shared.rules).hold_requests_from(bytes.as_ref());
     }
 
     /// [Holds](Flow::Hold) the requests of the connections that are open now, until [`pass`](Self::pass). Those of new

@@ -108,8 +108,8 @@ impl Rules {
         Some(*error)
     }
 
-    pub(super) fn hold_requests_from(&mut self, text: &str) {
-        self.hold_requests_from = Some(text.as_bytes().to_vec());
+    pub(super) fn hold_requests_from(&mut self, bytes: &[u8]) {
+        self.hold_requests_from = Some(bytes.to_vec());
     }
 
     /// Whether requests are held from these bytes on.
