@@ -41,6 +41,24 @@ struct EpochRecord {
 }
 
 impl Epochs {
+    /// Remembers a deletion that is not answered yet; returns the epoch in which it is sent.
+    fn sent(&self, node: &CreatedNode) -> i32 {
+        let mut epochs = self.lock();
+        let current = epochs.current;
+        epochs.unanswered.insert(node.czxid, current);
+        current
+    }
+
+    fn answered(&self, node: &CreatedNode) {
+        self.lock().unanswered.remove(&node.czxid);
+    }
+
+    /// Whether this node was to be deleted in the current epoch.
+    fn is_unanswered(&self, node: &CreatedNode) -> bool {
+        let epochs = self.lock();
+        epochs.unanswered.get(&node.czxid).is_some_and(|epoch| *epoch >= epochs.current)
+    }
+
     fn lock(&self) -> MutexGuard<'_, EpochRecord> {
         lock(&self.0)
     }
@@ -55,16 +73,18 @@ impl Server {
     ) -> Result<(), RequestError> {
         for _ in 0..DELETION_TRIES {
             self.pass_unanswered(layout, node).await?;
-            match self.data(&node.path).await {
-                Ok((_, stat)) if stat.czxid == node.czxid => {}
-                Ok(_) => return Ok(self.deletion_answered(node)),
-                Err(error) if error.effect == Effect::Missing => return Ok(self.deletion_answered(node)),
+            let is_there = match self.data(&node.path).await {
+                Ok((_, stat)) => stat.czxid == node.czxid,
+                Err(error) if error.effect == Effect::Missing => false,
                 Err(error) => return Err(error),
+            };
+            if !is_there {
+                self.epochs.answered(node);
+                return Ok(());
             }
-            let epoch = self.epochs.lock().current;
-            self.epochs.lock().unanswered.insert(node.czxid, epoch);
+            let epoch = self.epochs.sent(node);
             let is_done = self.delete_in_epoch(layout, epoch, &node.path).await?;
-            self.deletion_answered(node);
+            self.epochs.answered(node);
             if is_done {
                 return Ok(());
             }
@@ -78,18 +98,10 @@ impl Server {
 
     /// After this, an earlier deletion of this node has been executed, and this server shows that, or it never will be.
     async fn pass_unanswered(&self, layout: &Layout, node: &CreatedNode) -> Result<(), RequestError> {
-        let needs_epoch = {
-            let epochs = self.epochs.lock();
-            epochs.unanswered.get(&node.czxid).is_some_and(|epoch| *epoch >= epochs.current)
-        };
-        match needs_epoch {
+        match self.epochs.is_unanswered(node) {
             true => self.begin_epoch(layout).await,
             false => self.check(&[&layout.client(self.session_id())]).await.map(drop),
         }
-    }
-
-    fn deletion_answered(&self, node: &CreatedNode) {
-        self.epochs.lock().unanswered.remove(&node.czxid);
     }
 
     /// Deletes a node in this epoch; returns whether it is gone, or else that the epoch is another one.

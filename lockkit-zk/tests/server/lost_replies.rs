@@ -182,19 +182,20 @@ fn long_work(client: &Client) -> impl Future<Output = ()> {
 /// connection to the same server admits requests of an earlier one, although the session was at another server meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn late_creates_just_before_the_session_returns_to_their_server_leave_no_nodes() {
-    const CLAIMS: usize = 20;
+    const LOCKS: usize = 10;
     let ensemble = own_ensemble();
     let (leader, follower) = (ensemble.leader().unwrap(), ensemble.follower().unwrap());
     let [to_leader, to_follower] =
         [leader, follower].map(|number| Proxy::start_zookeeper(ensemble.member(number).endpoint()).unwrap());
     to_follower.refuse();
     let url = format!("zk://{},{}", to_leader.endpoint(), to_follower.endpoint());
-    let (session, names) = (session_at(&url, LONG).await, [(); CLAIMS].map(|()| fresh_name()));
+    let (session, names) = (session_at(&url, LONG).await, [(); LOCKS].map(|()| fresh_name()));
     for name in &names {
         release(&session, &acquire(&session, name).await).await;
     }
     to_leader.set(Direction::Requests, Flow::Hold);
-    let claims = names.each_ref().map(|name| start(&session, name));
+    let claims: Vec<_> =
+        names.iter().flat_map(|name| [start(&session, name), start(&session, name)]).collect();
     for claim in &claims {
         until("the create is under way", async || to_leader.holds(&mark(&claim.claim))).await;
     }
@@ -202,8 +203,10 @@ async fn late_creates_just_before_the_session_returns_to_their_server_leave_no_n
     to_leader.refuse_new();
     to_leader.reset_clients();
     let mut grants = Vec::new();
-    for (claim, name) in claims.into_iter().zip(&names) {
+    for claim in claims {
         assert!(is_entry_gone(&claim.ends().await), "its node may still be created");
+    }
+    for name in &names {
         grants.push(acquire(&session, name).await);
     }
     let other_client = plain(ensemble.member(leader)).await;
@@ -217,7 +220,7 @@ async fn late_creates_just_before_the_session_returns_to_their_server_leave_no_n
         let nodes = ensemble.member(leader).ephemerals().unwrap();
         nodes.into_values().flatten().filter(|path| path.contains("-lock-")).count()
     };
-    until("the late nodes are gone", async || contenders() == CLAIMS + 1).await;
+    until("the late nodes are gone", async || contenders() == LOCKS + 1).await;
     grants.push(after);
     for grant in &grants {
         release(&session, grant).await;

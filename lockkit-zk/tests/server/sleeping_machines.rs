@@ -26,7 +26,7 @@ async fn grant_on_an_old_lease_is_confirmed_by_the_leader() {
     for is_deleted in [false, true] {
         // Without its number, the claim's mark would also be found in the create.
         let number = if is_deleted { 2 } else { 1 };
-        proxy.hold_requests_from(&format!("-lock-{number:010}"));
+        proxy.hold_requests_from(format!("-lock-{number:010}"));
         let claim = start(&session, &name);
         let check = format!("{}/_c_{}-lock-{number:010}", node(&name), mark(&claim.claim));
         until("the leader is asked for the node", async || proxy.holds(&check)).await;
