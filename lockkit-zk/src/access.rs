@@ -6,7 +6,7 @@ use zookeeper_client::{Acl, AuthId, Permission};
 /// The permissions on nodes that clients create: an access control list, in the syntax of ZooKeeper's shell.
 ///
 /// Clients that share locks need all permissions on each other's directories, and read permission on the nodes that
-/// they wait for.
+/// they wait for. Each needs `r` and `w` on its own nodes.
 ///
 /// ```
 /// use lockkit_zk::Access;

@@ -60,7 +60,8 @@ pub enum Form {
     /// when the node is gone, all waiters try again at once. A program of an ordered form gets an error, not the lock.
     ///
     /// ZooKeeper deletes a node by its name only, so a release first reads whose node it is. If an operator deletes the
-    /// holder's node between that read and the deletion, the next holder's node is deleted instead.
+    /// holder's node between that read and the deletion, the next holder's node is deleted instead; also if an operator
+    /// deletes the client's own node in `:clients` while a release is without an answer.
     Single,
 }
 

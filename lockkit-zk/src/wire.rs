@@ -178,6 +178,12 @@ impl Server {
         self.answer(client.list_children(path)).await
     }
 
+    /// Returns the paths of the session's own nodes in this directory, and in those below.
+    pub(crate) async fn own_nodes(&self, directory: &str) -> Result<Vec<String>, RequestError> {
+        let client = self.client()?;
+        self.answer(client.list_ephemerals(directory)).await
+    }
+
     /// Returns the names of a directory's children behind a [sync](Self::behind_sync).
     pub(crate) async fn current_children(&self, path: &str) -> Result<Vec<String>, RequestError> {
         let client = self.client()?;

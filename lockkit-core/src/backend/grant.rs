@@ -11,8 +11,9 @@ pub enum Acquired {
     Granted(Grant),
     /// A try found a holder, or the claim gave up; nothing of it is left at the server.
     GaveUp,
-    /// The claim's entry vanished while it waited (deleted by an operator, or its session was lost). The keeper
-    /// creates a new claim for the same caller and time limit, at the end of the queue.
+    /// The claim's entry vanished while it waited (deleted by an operator, or its session was lost), or a lost request may
+    /// still create it, and the backend sees that it is removed then. The keeper creates a new claim for the same caller
+    /// and time limit, at the end of the queue.
     EntryGone,
 }
 

@@ -121,7 +121,7 @@ impl ClaimTask {
                         .with_message("the backend gave up a claim that was still wanted"));
                 }
                 Ok(Acquired::EntryGone) => {
-                    contained(|| debug!("the waiting entry vanished; a new claim follows"));
+                    contained(|| debug!("the entry is gone, or in doubt; a new claim follows"));
                 }
                 Err(error) if active.has_ended() && !is_final(error.kind()) => {
                     contained(|| {

@@ -8,8 +8,8 @@
 //! Failure cases:
 //!
 //! * The reply to the create is lost: the node is looked up by the claim's id **and** this session as its owner, behind
-//!   a request through the leader. If that does not find it, it may still [appear](super::late_creates); so this claim
-//!   ends, and a new one follows.
+//!   a request through the leader. A node that is not found may still [appear](super::late_creates): the claim ends, and
+//!   another one follows.
 //! * The claim is given up during the create: only the reply has the node's name, so the reply is awaited; then the
 //!   node is deleted, repeatedly until that is answered.
 //! * The predecessor vanishes between list and watch: the list is read again at once. If only its event is lost, a

@@ -4,16 +4,16 @@ use std::ops::ControlFlow;
 
 use lockkit_core::{
     ErrorKind,
-    backend::{Claim, ClaimId, retry_pauses},
+    backend::{Claim, retry_pauses},
 };
 use tracing::{debug, warn};
 
 use super::{ZkSession, acquire::ClaimOutcome};
 use crate::{
     error::{Effect, RequestError},
-    keys::{self, Form, Layout},
+    keys::{self, Form},
     sequence::sequence,
-    wire::{CreatedNode, Server},
+    wire::CreatedNode,
 };
 
 /// Half of the sequence numbers of one directory: a warning here leaves time to let it get empty and be deleted.
@@ -127,7 +127,7 @@ impl ZkSession {
                 Ok(found) => {
                     debug!(claim = ?claim.id(), ?found, "unanswered create looked up");
                     if found.is_none() {
-                        self.late_creates.insert(claim.id(), &entry.lock_path);
+                        self.late_creates.insert(claim.id());
                     }
                     (entry.node, entry.create_in_doubt) = (found, false);
                     return Ok(());
@@ -143,7 +143,33 @@ impl ZkSession {
     async fn find(&self, claim: &Claim, lock: &str) -> Result<Option<CreatedNode>, RequestError> {
         // The answer does not matter, only that the request goes through the leader.
         self.server.check(&[&self.client_node]).await?;
-        Ok(self.server.nodes_of(&self.layout, lock, &[claim.id()]).await?.pop())
+        let form = self.layout.form;
+        let prefix = keys::node_prefix(form, claim.id());
+        let candidates: Vec<String> = match form {
+            Form::Single => vec![lock.to_owned()],
+            Form::Curator | Form::Bare => match self.server.children(lock).await {
+                Ok(children) => children
+                    .iter()
+                    .filter(|child| child.starts_with(&prefix))
+                    .map(|child| format!("{lock}/{child}"))
+                    .collect(),
+                Err(error) if error.effect == Effect::Missing => Vec::new(),
+                Err(error) => return Err(error),
+            },
+        };
+        for path in candidates {
+            let (data, stat) = match self.server.data(&path).await {
+                Err(error) if error.effect == Effect::Missing || error.is_denied() => continue,
+                answer => answer?,
+            };
+            // In forms whose node names do not identify the claim, the data does.
+            let is_claims =
+                form == Form::Curator || data.starts_with(keys::data_prefix(claim.id()).as_bytes());
+            if is_claims && stat.ephemeral_owner == self.server.session_id() {
+                return Ok(Some(CreatedNode { path, czxid: stat.czxid }));
+            }
+        }
+        Ok(None)
     }
 
     /// Refuses a sequence number that another node may have, too.
@@ -163,45 +189,6 @@ impl ZkSession {
             }
         }
         Ok(())
-    }
-}
-
-impl Server {
-    /// Returns the nodes of these claims that exist and belong to this session.
-    pub(crate) async fn nodes_of(
-        &self,
-        layout: &Layout,
-        lock: &str,
-        claims: &[ClaimId],
-    ) -> Result<Vec<CreatedNode>, RequestError> {
-        let form = layout.form;
-        let prefixes: Vec<_> = claims.iter().map(|claim| keys::node_prefix(form, *claim)).collect();
-        let candidates: Vec<String> = match form {
-            Form::Single => vec![lock.to_owned()],
-            Form::Curator | Form::Bare => match self.children(lock).await {
-                Ok(children) => children
-                    .iter()
-                    .filter(|child| prefixes.iter().any(|prefix| child.starts_with(prefix)))
-                    .map(|child| format!("{lock}/{child}"))
-                    .collect(),
-                Err(error) if error.effect == Effect::Missing => Vec::new(),
-                Err(error) => return Err(error),
-            },
-        };
-        let mut nodes = Vec::new();
-        for path in candidates {
-            let (data, stat) = match self.data(&path).await {
-                Err(error) if error.effect == Effect::Missing || error.is_denied() => continue,
-                answer => answer?,
-            };
-            // In forms whose node names do not identify the claim, the data does.
-            let is_one_of_them = form == Form::Curator
-                || claims.iter().any(|claim| data.starts_with(keys::data_prefix(*claim).as_bytes()));
-            if is_one_of_them && stat.ephemeral_owner == self.session_id() {
-                nodes.push(CreatedNode { path, czxid: stat.czxid });
-            }
-        }
-        Ok(nodes)
     }
 }
 

@@ -9,7 +9,8 @@
 //!
 //! * The answer to the beginning of an epoch is lost: the caller repeats its deletion, and that begins another one.
 //! * Another call has begun the next epoch meanwhile: this deletion had no effect, and is sent in the new one.
-//! * An operator deletes the client's own node: it is created again, and written until its version is above the last.
+//! * An operator deletes the client's own node: it is created again, and written until its version is above the last. Until
+//!   then a deletion of an earlier epoch may be executed.
 
 use std::{
     collections::HashMap,

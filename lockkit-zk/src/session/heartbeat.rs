@@ -30,6 +30,7 @@ use std::{
 };
 
 use lockkit_core::{
+    ErrorKind,
     backend::{ClaimId, Grant, Renewal, Renewals},
     support::{SessionOver, lock},
 };
@@ -162,7 +163,11 @@ pub(crate) async fn create_client_node(server: &Server, layout: &Layout) -> Resu
     let node = layout.client(server.session_id());
     for is_last in [false, true] {
         match server.create(&node, "").await {
-            Err(error) if error.effect == Effect::Missing && !is_last => {
+            Err(error) if error.effect == Effect::Missing => {
+                if is_last {
+                    let what = "an operator deletes the directory of the clients' own nodes";
+                    return Err(RequestError::new(Effect::Busy, ErrorKind::Unavailable, what));
+                }
                 server.make_directory(&layout.clients()).await?;
             }
             Err(error) if error.effect != Effect::Exists => return Err(error),

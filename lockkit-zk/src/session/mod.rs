@@ -63,7 +63,7 @@ pub(crate) struct ZkSession {
     heartbeats: Heartbeats,
     numbers_warning: Once,
     recently_busy: RecentlyBusy,
-    late_creates: Arc<LateCreates>,
+    late_creates: LateCreates,
 }
 
 impl ZkSession {
@@ -83,7 +83,7 @@ impl ZkSession {
         let liveness = Liveness::new(clock, granted, config.tick, asked_at);
         let layout = config.layout();
         let server = Arc::new(Server::new(client, liveness, config.acl(), config.parents));
-        let late_creates = LateCreates::new(Arc::clone(&server), layout.clone(), granted);
+        let late_creates = LateCreates::new(Arc::clone(&server), layout.clone());
         let session = Self {
             client_node: layout.client(server.session_id()),
             server,

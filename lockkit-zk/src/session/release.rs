@@ -31,7 +31,7 @@ impl Server {
     /// Abandons the session if a deletion was refused: the node would block others for as long as the session lives.
     pub(crate) fn abandon_if_refused(&self, error: &RequestError) {
         if error.effect == Effect::Refused {
-            warn!(?error, "session abandoned: the server refuses to delete a node");
+            warn!(?error, "session abandoned: the server refuses what deletes a node");
             self.state.mark_lost();
         }
     }
