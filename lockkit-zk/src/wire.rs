@@ -10,8 +10,8 @@
 //! * The session is over, by the server's report or marked in [`SessionState`]: every pending request ends at once.
 //! * A follower answers reads from its own copy, which may be old. The copy is at least as new as the session's last
 //!   answered request through the leader, and everything proposed before that request is decided in it. So a read
-//!   behind such a request shows what a request without an answer has done. What it has not done yet, it may
-//!   [still do](crate::session): a server may execute a request of an old connection after one of the new one.
+//!   behind such a request shows what a request without an answer has done. What it has not done yet, it may still do: a
+//!   server may execute a request of an old connection after one of the new one (see `session/late_creates.rs`).
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},

@@ -155,7 +155,8 @@ pub trait Session: Debug + Send + Sync + 'static {
     ///   session is over, or the entry must have expired by itself; then return `GaveUp` (or `Granted`, if the grant
     ///   came first).
     /// * If a reply is lost, repeat the request, idempotently by [`Claim::id`], until the outcome is known. While the
-    ///   server is unreachable, a waiting claim waits; a try returns `Unavailable` after its clean-up.
+    ///   server is unreachable, a waiting claim waits; a try returns `Unavailable` after its clean-up. Where a lost request
+    ///   may still create an entry later, return `EntryGone` instead of repeating it, and remove what it creates.
     /// * Treat every notification as a hint: re-check after each [`recheck_pause`], and return `Granted` only after an
     ///   answer of the store that shows the claim's own entry. A notification may grant only if it proves as much as
     ///   such an answer: on Redis, its token shows that the lock was granted after the last answer to the claim.

@@ -58,7 +58,9 @@ impl ZkSession {
                 Ok(node) => return Ok(ControlFlow::Continue(node)),
                 // Its node may still appear, so this claim creates no other one.
                 Err(error) if error.effect == Effect::Unknown && claim.wait() => {
-                    return Ok(ControlFlow::Break(ClaimOutcome::EntryGone));
+                    let gave_up = claim.has_given_up();
+                    let outcome = if gave_up { ClaimOutcome::GaveUp } else { ClaimOutcome::EntryGone };
+                    return Ok(ControlFlow::Break(outcome));
                 }
                 Err(error) if error.effect == Effect::Missing => {
                     match self.server.make_directory(self.directory(entry)).await {

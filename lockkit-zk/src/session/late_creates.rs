@@ -7,7 +7,7 @@
 //! admits what the server has read from an earlier one and not executed yet ([decision
 //! 0048](../../docs/decisions/0048-zookeeper-executes-late-creates.md)).
 //!
-//! Such a node gets first in its queue one day, and would hold the lock for nobody for as long as its session lives. It
+//! Such a node may become the first in its queue, and would hold the lock for nobody for as long as its session lives. It
 //! appears only with a new connection: one to another server takes the session from the current connection, which then
 //! ends at its next request through the leader. So after each new connection, behind a request through the leader, the
 //! session's own nodes are listed, and those of these claims are deleted. A claim ends with its unanswered create and
@@ -19,7 +19,8 @@
 //! * The connection changes while a node is looked up: all is repeated when that has not found it.
 //! * The server refuses a deletion: the session is abandoned, as after every other withdrawal.
 //! * The session ends: the server removes its nodes. If it is dropped, nothing here keeps it alive.
-//! * A compatible server cannot list the nodes of a session (ZooKeeper can since 3.6): nothing is deleted.
+//! * A server that is only compatible cannot list the nodes of a session (ZooKeeper can since 3.6). It says so, or closes the
+//!   connection again and again: late nodes stay there, and nothing lists them any more.
 
 use std::{
     collections::HashSet,
@@ -40,8 +41,12 @@ use crate::{
     wire::{CreatedNode, Server},
 };
 
-/// Creates that a session may remember: some ten megabytes, so that only a leak reaches it.
+/// Creates that a session may remember, some ten megabytes. Beyond that it is abandoned.
 const LATE_CREATES_MAX: usize = 100_000;
+
+/// Lists without an answer, one after the other, until the server counts as one that has none. The request before each
+/// list was answered.
+const LISTS_UNANSWERED_MAX: u32 = 20;
 
 /// The creates of one session that may be executed late.
 #[derive(Debug)]
@@ -54,27 +59,26 @@ pub(crate) struct LateCreates {
 struct Remembered {
     server: Arc<Server>,
     layout: Layout,
-    /// How the names of their nodes start, or the data where the names do not identify the claim.
-    starts: Mutex<HashSet<Vec<u8>>>,
+    marks: Mutex<HashSet<Vec<u8>>>,
     inserted: Notify,
 }
 
 impl LateCreates {
     pub(crate) fn new(server: Arc<Server>, layout: Layout) -> Self {
-        let (starts, inserted) = (Mutex::default(), Notify::new());
-        Self { remembered: Arc::new(Remembered { server, layout, starts, inserted }), task: OnceLock::new() }
+        let (marks, inserted) = (Mutex::default(), Notify::new());
+        Self { remembered: Arc::new(Remembered { server, layout, marks, inserted }), task: OnceLock::new() }
     }
 
     /// Remembers a create whose node was not found, for a claim that creates no other one.
     pub(crate) fn insert(&self, claim: ClaimId) {
         let remembered = &self.remembered;
-        let mut starts = lock(&remembered.starts);
-        if starts.len() >= LATE_CREATES_MAX {
+        let mut marks = lock(&remembered.marks);
+        if marks.len() >= LATE_CREATES_MAX {
             warn!("session abandoned: too many creates are without an answer");
             return remembered.server.state.mark_lost();
         }
-        starts.insert(start(remembered.layout.form, claim));
-        drop(starts);
+        marks.insert(mark(remembered.layout.form, claim));
+        drop(marks);
         remembered.inserted.notify_one();
         self.task.get_or_init(|| tokio::spawn(Arc::clone(remembered).watch()).abort_handle());
     }
@@ -88,8 +92,9 @@ impl Drop for LateCreates {
     }
 }
 
-/// Returns how the name of a claim's node starts, or its data; for each claim, this has the same length.
-fn start(form: Form, claim: ClaimId) -> Vec<u8> {
+/// Returns how the name of a claim's node starts, or its data where the name does not identify the claim. The marks of all
+/// claims have the same length.
+fn mark(form: Form, claim: ClaimId) -> Vec<u8> {
     match form {
         Form::Curator => keys::node_prefix(form, claim).into_bytes(),
         Form::Bare | Form::Single => keys::data_prefix(claim).into_bytes(),
@@ -100,60 +105,105 @@ impl Remembered {
     /// Deletes the late nodes after each insertion and each new connection.
     async fn watch(self: Arc<Self>) {
         let mut connection_states = self.server.connection_states();
-        while !self.server.state.is_over() {
+        loop {
             tokio::select! {
-                () = self.server.state.over() => {}
-                () = self.inserted.notified() => self.delete_nodes().await,
-                () = connected(&mut connection_states) => self.delete_nodes().await,
+                () = self.server.state.over() => return,
+                () = self.inserted.notified() => {}
+                () = connected(&mut connection_states) => {}
+            }
+            if let Err(error) = self.delete_nodes().await {
+                debug!(?error, "nodes that are created late will not be deleted");
+                return;
             }
         }
     }
 
     /// Deletes those of the nodes that exist. Repeats that until it is answered.
-    async fn delete_nodes(&self) {
-        let mut pauses = retry_pauses();
-        while !self.server.state.is_over() {
-            match self.delete_nodes_once().await {
-                Err(error) if error.is_transient() => debug!(?error, "late nodes not found yet, retrying"),
-                Err(error) => return self.server.abandon_if_refused(&error),
-                Ok(()) => return,
+    async fn delete_nodes(&self) -> Result<(), RequestError> {
+        let (mut pauses, mut unanswered) = (retry_pauses(), 0);
+        while !lock(&self.marks).is_empty() {
+            let listed = self.own_nodes(&mut unanswered).await;
+            let deleted = match listed {
+                Ok(paths) => self.delete_late(paths).await,
+                Err(error) => Err(error),
+            };
+            match deleted {
+                Err(error) if error.is_transient() && unanswered < LISTS_UNANSWERED_MAX => {
+                    debug!(?error, "late nodes not found yet, retrying");
+                }
+                deleted => return deleted,
             }
             pauses.wait().await;
-        }
-    }
-
-    async fn delete_nodes_once(&self) -> Result<(), RequestError> {
-        let Self { server, layout, .. } = self;
-        let client_node = layout.client(server.session_id());
-        server.check(&[&client_node]).await?;
-        for path in server.own_nodes(layout.directory()).await? {
-            if path != client_node
-                && let Some((start, node)) = self.late_node(path).await?
-            {
-                server.remove(layout, &node).await?;
-                debug!(node = node.path, "created late; deleted");
-                // A request is executed once.
-                lock(&self.starts).remove(&start);
-            }
         }
         Ok(())
     }
 
-    /// Returns how the name or the data of a node start, if it was created late.
-    async fn late_node(&self, path: String) -> Result<Option<(Vec<u8>, CreatedNode)>, RequestError> {
-        let (text, czxid) = match self.layout.form {
-            // Its path is enough to delete it.
-            Form::Curator => (path.rsplit('/').next().unwrap_or_default().as_bytes().to_vec(), 0),
-            Form::Bare | Form::Single => match self.server.data(&path).await {
-                Ok((data, stat)) => (data, stat.czxid),
-                Err(error) if error.effect == Effect::Missing || error.is_denied() => return Ok(None),
-                Err(error) => return Err(error),
-            },
+    /// Lists the session's own nodes behind a request through the leader; counts the lists without an answer.
+    async fn own_nodes(&self, unanswered: &mut u32) -> Result<Vec<String>, RequestError> {
+        let client_node = self.layout.client(self.server.session_id());
+        self.server.check(&[&client_node]).await?;
+        let listed = self.server.own_nodes(self.layout.directory()).await;
+        *unanswered = if listed.is_ok() { 0 } else { *unanswered + 1 };
+        listed.map(|paths| paths.into_iter().filter(|path| *path != client_node).collect())
+    }
+
+    /// Deletes those of these nodes that were created late.
+    async fn delete_late(&self, paths: Vec<String>) -> Result<(), RequestError> {
+        let nodes = match self.layout.form {
+            Form::Curator => paths.into_iter().map(NodeText::of_name).collect(),
+            Form::Bare | Form::Single => self.server.read_all(paths).await?,
         };
-        let starts = lock(&self.starts);
-        let start = starts.iter().next().and_then(|any| text.get(..any.len()));
-        let found = start.filter(|start| starts.contains(*start));
-        Ok(found.map(|start| (start.to_vec(), CreatedNode { path, czxid })))
+        for NodeText { node, text } in nodes {
+            let Some(mark) = self.found(&text) else { continue };
+            let removed = self.server.remove(&self.layout, &node).await;
+            removed.inspect_err(|error| self.server.abandon_if_refused(error))?;
+            debug!(node = node.path, "created late; deleted");
+            // A request is executed once.
+            lock(&self.marks).remove(&mark);
+        }
+        Ok(())
+    }
+
+    /// Returns the mark that this text starts with.
+    fn found(&self, text: &[u8]) -> Option<Vec<u8>> {
+        let marks = lock(&self.marks);
+        let bytes = marks.iter().next()?.len();
+        text.get(..bytes).filter(|start| marks.contains(*start)).map(<[u8]>::to_vec)
+    }
+}
+
+/// A node, and the text that shows whose it is.
+struct NodeText {
+    node: CreatedNode,
+    text: Vec<u8>,
+}
+
+impl NodeText {
+    /// By its name. Its path is enough to delete it.
+    fn of_name(path: String) -> Self {
+        let node = CreatedNode { path, czxid: 0 };
+        Self { text: node.name().as_bytes().to_vec(), node }
+    }
+}
+
+impl Server {
+    /// Reads the data of these nodes, as far as they exist and may be read. All requests are sent before the first answer
+    /// is awaited.
+    async fn read_all(&self, paths: Vec<String>) -> Result<Vec<NodeText>, RequestError> {
+        let client = self.client()?;
+        let requests: Vec<_> = paths.iter().map(|path| client.get_data(path)).collect();
+        let mut nodes = Vec::new();
+        for (path, request) in paths.iter().zip(requests) {
+            match self.answer(request).await {
+                Ok((text, stat)) => {
+                    let node = CreatedNode { path: path.clone(), czxid: stat.czxid };
+                    nodes.push(NodeText { node, text });
+                }
+                Err(error) if error.effect == Effect::Missing || error.is_denied() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(nodes)
     }
 }
 

@@ -191,7 +191,7 @@ async fn late_copy_of_a_proclaim_does_not_undo_a_later_one() {
     let error = bounded(elections(&session).proclaim(&grant, &candidacy("overtaken", 2))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(proxy.holds("overtaken"), "the write is not under way");
-    // ZooKeeper refuses late requests of a connection that a session has left. Here the later proclaim arrives by
+    // ZooKeeper mostly refuses late requests of a connection that a session has left. Here the later proclaim arrives by
     // other means, so only the version can refuse the held one.
     server.write(&path, b"later").unwrap();
     proxy.pass();

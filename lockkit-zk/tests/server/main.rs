@@ -17,6 +17,7 @@ mod faults;
 mod foreign;
 mod grants;
 mod heartbeats;
+mod late_requests;
 mod leader_watches;
 mod lost_replies;
 mod names;

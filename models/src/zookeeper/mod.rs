@@ -4,8 +4,8 @@
 //! action, or their answer is lost. Lists and watches are served by the client's own server. It has some earlier state
 //! of the leader, which is not older than what the client was last answered.
 //!
-//! * A create whose answer was lost was executed before the look-up, or never: the server refuses what a session sent
-//!   over a connection that it has left.
+//! * A create whose answer was lost was executed before the look-up, or never. (A server may execute it later. The code
+//!   deletes its node then, see decision 0048; that is left out.)
 //! * The sequence numbers of nodes count modulo 8 and wrap after the first one. (With a smaller modulus four contenders
 //!   could be more than half of a cycle apart, which 2^32 numbers never are.) The code refuses numbers before they
 //!   wrap; what remains of the case are the queues of other programs.
