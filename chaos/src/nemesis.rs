@@ -133,9 +133,12 @@ impl Nemesis<'_> {
                 one.ended_holds = of_server.ends_holds().then_some(EndedHolds { at: one.from, lock: None });
             }
             Fault::StopClient { slot } | Fault::KillClient { slot } | Fault::CutClient { slot } => {
-                one.client = self.coordinator.clients().client(slot);
-                let (client, pid) =
-                    one.client.zip(self.coordinator.clients().pid(slot)).context("an empty slot")?;
+                let clients = self.coordinator.clients();
+                let Some((client, pid)) = clients.client(slot).zip(clients.pid(slot)) else {
+                    one.failed = Some("the other fault has killed the client".to_owned());
+                    return Ok(one);
+                };
+                one.client = Some(client);
                 match fault {
                     Fault::StopClient { .. } => drop(self.coordinator.clients().stop(client)?),
                     Fault::KillClient { .. } => drop(self.coordinator.clients().kill(client)?),
