@@ -7,7 +7,7 @@ use std::{
 
 use lockkit_core::{
     ErrorKind, FencingToken, LockClient, LockName,
-    backend::{Grant, Renewal, Session},
+    backend::{Acquired, Grant, Renewal, Session},
 };
 use lockkit_testbed::{Proxy, RedisReplicas};
 
@@ -251,6 +251,9 @@ async fn grant_at_a_master_that_is_demoted_meanwhile_is_unavailable() {
     master.cli(&["REPLICAOF", "127.255.255.254", "1"]).unwrap();
     assert!(info("errorstats", "errorstat_UNBLOCKED:"));
     master.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    let error = claim.ends().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    match claim.ends().await {
+        // On a busy machine, the client asks again when the server is a master once more. Then another claim follows.
+        Ok(Acquired::EntryGone) => {}
+        end => assert_eq!(end.unwrap_err().kind(), ErrorKind::Unavailable),
+    }
 }
