@@ -77,7 +77,7 @@ impl History {
     }
 
     /// The leaderships in the order of their starts.
-    fn terms(&self) -> Vec<Term> {
+    pub(crate) fn terms(&self) -> Vec<Term> {
         let mut terms: BTreeMap<(Duration, u64), Term> = BTreeMap::new();
         let starts = self.0.iter().filter_map(|event| Some((event, event.led()?)));
         for (&Event { process, at: start, .. }, token) in starts {
