@@ -90,12 +90,12 @@ impl Layout {
         format!("{}{}", self.prefix, self.part(name))
     }
 
-    pub(crate) fn as_queue(&self, path: String) -> Queue {
-        Queue { path: path.into(), prefix_bytes: self.prefix.len() }
+    pub(crate) fn as_queue(&self, path: String) -> QueuePath {
+        QueuePath { path: path.into(), prefix_bytes: self.prefix.len() }
     }
 
     /// Returns the queue of a lock.
-    pub(crate) fn queue(&self, name: &LockName) -> Result<Queue> {
+    pub(crate) fn queue(&self, name: &LockName) -> Result<QueuePath> {
         let queue = self.path(name) + "/";
         let overlaps = |folder: &String| queue.starts_with(folder) || folder.starts_with(&queue);
         if let Some(folder) = self.own_folders().into_iter().find(overlaps) {
@@ -155,13 +155,13 @@ fn records(prefix: &str) -> String {
 
 /// The queue of one lock: the common beginning of its claims' keys, including the slash at its end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Queue {
+pub(crate) struct QueuePath {
     path: Arc<str>,
     /// How many bytes of the path are this client's prefix.
     prefix_bytes: usize,
 }
 
-impl Queue {
+impl QueuePath {
     pub(crate) fn as_str(&self) -> &str {
         &self.path
     }
@@ -172,7 +172,7 @@ impl Queue {
     }
 }
 
-/// The parts of a key that [`Queue::key`] has made.
+/// The parts of a key that [`QueuePath::key`] has made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimKey<'a> {
     pub(crate) queue: &'a str,
@@ -183,7 +183,7 @@ pub(crate) struct ClaimKey<'a> {
 }
 
 impl<'a> ClaimKey<'a> {
-    /// Parses a key; `None` if [`Queue::key`] cannot have made it.
+    /// Parses a key; `None` if [`QueuePath::key`] cannot have made it.
     pub(crate) fn parse(key: &'a str) -> Option<Self> {
         let (queue, entry) = key.split_at(key.rfind('/')? + 1);
         let (lease, rest) = entry.split_once('-')?;

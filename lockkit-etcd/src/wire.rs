@@ -14,7 +14,7 @@ use crate::{
     error::RequestError,
     forms::ExclusiveKey,
     handoff::{Handoff, NextContender},
-    keys::{ClaimKey, ClientKeys, LeaseId, Queue},
+    keys::{ClaimKey, ClientKeys, LeaseId, QueuePath},
 };
 
 /// A revision of the store: that of a reply, or the create or mod revision of a key.
@@ -52,7 +52,7 @@ impl QueuedKey {
 /// The keys that the transactions of one claim name.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EntryKeys<'a> {
-    pub(crate) queue: &'a Queue,
+    pub(crate) queue: &'a QueuePath,
     pub(crate) key: &'a str,
     pub(crate) client: &'a ClientKeys,
     /// The claim's guard key.

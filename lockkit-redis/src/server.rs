@@ -228,7 +228,7 @@ impl Server {
 /// Executes a script; sends it in full if the server does not have it.
 pub(crate) async fn execute(connection: &mut Connection, call: &Call) -> Result<Value, RequestError> {
     match connection.query(call.short()).await {
-        Err(fault) if fault.effect == Effect::ScriptUnknown => connection.query(&call.full()).await,
+        Err(fault) if fault.effect == Effect::ScriptUnknown => Box::pin(connection.query(&call.full())).await,
         answer => answer,
     }
 }

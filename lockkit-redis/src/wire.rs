@@ -52,10 +52,6 @@ impl Script {
         Self { source, digest: redis::Script::new(source).get_hash().to_owned() }
     }
 
-    pub(crate) fn source(&self) -> &'static str {
-        self.source
-    }
-
     pub(crate) fn digest(&self) -> &str {
         &self.digest
     }
@@ -85,7 +81,7 @@ impl Call {
     pub(crate) fn about(script: &'static Script, keys: &[impl AsRef<str>]) -> Self {
         let bytes = CALL_BYTES + keys.len() * KEY_BYTES;
         let mut short = Cmd::with_capacity(CALL_ARGUMENTS + keys.len(), bytes);
-        short.arg("EVALSHA").arg(&*script.digest).arg(keys.len());
+        short.arg("EVALSHA").arg(script.digest()).arg(keys.len());
         for key in keys {
             short.arg(key.as_ref());
         }

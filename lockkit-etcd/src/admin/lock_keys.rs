@@ -7,19 +7,19 @@ use crate::{
     call::Server,
     client::{GetOptions, GetResponse, KeyValue, SortOrder, SortTarget},
     error::RequestError,
-    keys::{Layout, Queue},
+    keys::{Layout, QueuePath},
 };
 
 /// Where the keys of one lock are.
 pub(super) struct LockKeys {
-    queue: Option<Queue>,
+    queue: Option<QueuePath>,
     /// The single key, or the guard key.
     exclusive: Option<String>,
 }
 
 /// The keys of one lock, as they were read. Two reads: the keys of both kinds need not be of one revision.
 pub(super) struct FoundKeys {
-    pub(super) queue: Option<Queue>,
+    pub(super) queue: Option<QueuePath>,
     pub(super) queued: Vec<KeyValue>,
     has_guard: bool,
     exclusive: Option<KeyValue>,

@@ -24,7 +24,7 @@ use crate::{
     call::Server,
     client::{Client, KeyValue},
     error::RequestError,
-    keys::{LeaseId, Queue},
+    keys::{LeaseId, QueuePath},
     reach,
     wire::token,
 };
@@ -121,7 +121,7 @@ impl FoundKeys {
 
     fn queued_contender(&self, kv: &KeyValue) -> Contender {
         let key = String::from_utf8_lossy(kv.key());
-        let entry = key.strip_prefix(self.queue.as_ref().map_or("", Queue::as_str)).unwrap_or(&key);
+        let entry = key.strip_prefix(self.queue.as_ref().map_or("", QueuePath::as_str)).unwrap_or(&key);
         let contender = contender(kv, Contender::new(entry, None, Metadata::from_json(kv.value())));
         // With raw names, any other data may lie in a queue, such as a password in a configuration.
         if contender.metadata.is_some() || kv.value().is_empty() || !names_an_entry(&key, kv.lease()) {

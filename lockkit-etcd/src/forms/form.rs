@@ -10,7 +10,7 @@
 
 use lockkit_core::{Error, ErrorKind, LockName, Result, backend::Powers};
 
-use crate::keys::{Layout, Names, Queue};
+use crate::keys::{Layout, Names, QueuePath};
 
 /// What a lock is in the store. Clients that share a lock need the same form, with one exception:
 /// [`Queue`](Self::Queue) and [`Rpc`](Self::Rpc) share their queues.
@@ -73,7 +73,7 @@ impl Layout {
     }
 
     /// Returns the key of a lock that is one key, as a queue of at most one.
-    pub(crate) fn single(&self, name: &LockName) -> Result<Queue> {
+    pub(crate) fn single(&self, name: &LockName) -> Result<QueuePath> {
         let key = self.path(name);
         if self.own_folders().iter().any(|folder| key.starts_with(folder)) {
             return Err(overlaps(name));
@@ -82,7 +82,7 @@ impl Layout {
     }
 
     /// Returns the guard key of a lock, if the configuration has guard keys.
-    pub(crate) fn guard(&self, name: &LockName, queue: &Queue) -> Result<Option<String>> {
+    pub(crate) fn guard(&self, name: &LockName, queue: &QueuePath) -> Result<Option<String>> {
         let Some(guard) = &self.shape.guard else { return Ok(None) };
         let key = format!("{guard}{}", self.part(name));
         // In its own queue it would be a contender of its own holder.

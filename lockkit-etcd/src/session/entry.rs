@@ -3,12 +3,12 @@
 use tokio::sync::watch;
 
 use super::{epoch::Epoch, rewrite::HeldKey};
-use crate::{forms::ExclusiveKey, keys::Queue, wire::Revision};
+use crate::{forms::ExclusiveKey, keys::QueuePath, wire::Revision};
 
 /// The entry of one claim in its queue, and what is known of it.
 #[derive(Debug)]
 pub(crate) struct QueueEntry {
-    pub(crate) queue: Queue,
+    pub(crate) queue: QueuePath,
     pub(crate) key: String,
     /// The guard key in addition to the entry, or the single key instead of it.
     pub(crate) exclusive: Option<ExclusiveKey>,
@@ -52,7 +52,7 @@ impl Progress {
 }
 
 impl QueueEntry {
-    pub(crate) fn new(queue: Queue, key: String, exclusive: Option<ExclusiveKey>) -> Self {
+    pub(crate) fn new(queue: QueuePath, key: String, exclusive: Option<ExclusiveKey>) -> Self {
         Self { queue, key, exclusive, progress: watch::Sender::default(), held: HeldKey::default() }
     }
 

@@ -14,7 +14,7 @@ use std::{
 
 use lockkit_core::support::lock;
 
-use crate::keys::Queue;
+use crate::keys::QueuePath;
 
 /// Maximum number of keys in the pool; it is emptied when it is full.
 const POOLED_KEYS_MAX: usize = 16_384;
@@ -25,13 +25,13 @@ pub(crate) struct KeyPool(Mutex<Pool>);
 
 #[derive(Debug, Default)]
 struct Pool {
-    keys: HashMap<Queue, Vec<String>>,
+    keys: HashMap<QueuePath, Vec<String>>,
     count: usize,
 }
 
 impl KeyPool {
     /// Takes a key of this queue out of the pool.
-    pub(crate) fn take(&self, queue: &Queue) -> Option<String> {
+    pub(crate) fn take(&self, queue: &QueuePath) -> Option<String> {
         let mut pool = self.lock();
         let keys = pool.keys.get_mut(queue)?;
         let key = keys.pop();
@@ -43,7 +43,7 @@ impl KeyPool {
     }
 
     /// Adds a key. No request that is still under way may name it.
-    pub(crate) fn put_back(&self, queue: &Queue, key: String) {
+    pub(crate) fn put_back(&self, queue: &QueuePath, key: String) {
         let mut pool = self.lock();
         if pool.count >= POOLED_KEYS_MAX {
             *pool = Pool::default();

@@ -53,7 +53,7 @@ use crate::{
     call::Server,
     client::{PutOptions, Txn, TxnOp, TxnResponse},
     error::{Effect, RequestError},
-    keys::{ClientKeys, Layout, Queue},
+    keys::{ClientKeys, Layout, QueuePath},
     lease::Lease,
     login::LoginNumber,
     wire::{EntryKeys, revision_of},
@@ -134,22 +134,22 @@ impl EtcdSession {
     }
 
     /// Returns whether a try has recently found the lock held.
-    fn was_recently_busy(&self, queue: &Queue) -> bool {
+    fn was_recently_busy(&self, queue: &QueuePath) -> bool {
         self.recently_busy.contains(queue)
     }
 
     /// Records that a try has found the lock held.
-    fn record_busy(&self, queue: &Queue) {
+    fn record_busy(&self, queue: &QueuePath) {
         self.recently_busy.record(queue);
     }
 
     /// Returns a key for a claim: one that an earlier claim has left, or a new one.
-    fn take_key(&self, queue: &Queue, id: ClaimId) -> String {
+    fn take_key(&self, queue: &QueuePath, id: ClaimId) -> String {
         self.key_pool.take(queue).unwrap_or_else(|| queue.key(self.lease.id(), id))
     }
 
     /// Lets later claims use a key. No request that names it may be in doubt.
-    fn put_back_key(&self, queue: &Queue, key: String) {
+    fn put_back_key(&self, queue: &QueuePath, key: String) {
         self.key_pool.put_back(queue, key);
     }
 

@@ -26,7 +26,7 @@ use lockkit_core::support::lock;
 
 use crate::{
     handoff::NextContender,
-    keys::Queue,
+    keys::QueuePath,
     wire::{QueuedKey, Revision},
 };
 
@@ -76,11 +76,11 @@ impl Stretch {
 
 /// What a session knows of its queues.
 #[derive(Debug, Default)]
-pub(crate) struct KnownOrder(Mutex<HashMap<Queue, Stretch>>);
+pub(crate) struct KnownOrder(Mutex<HashMap<QueuePath, Stretch>>);
 
 impl KnownOrder {
     /// Remembers what a read or a handoff has shown, unless more is known already.
-    pub(crate) fn learn(&self, queue: &Queue, stretch: Stretch) {
+    pub(crate) fn learn(&self, queue: &QueuePath, stretch: Stretch) {
         let mut known = self.lock();
         if known.get(queue).is_some_and(|known| known.contains(&stretch)) {
             return;
@@ -92,12 +92,12 @@ impl KnownOrder {
     }
 
     /// Forgets what is known of a queue: it was wrong.
-    pub(crate) fn forget(&self, queue: &Queue) {
+    pub(crate) fn forget(&self, queue: &QueuePath) {
         self.lock().remove(queue);
     }
 
     /// Returns the successor of the hold with this create revision; `None` if it is not known.
-    pub(crate) fn successor(&self, queue: &Queue, own: Revision) -> Option<QueuedKey> {
+    pub(crate) fn successor(&self, queue: &QueuePath, own: Revision) -> Option<QueuedKey> {
         let mut known = self.lock();
         let successor = known.get_mut(queue)?.successor(own);
         if successor.is_none() {
@@ -107,7 +107,12 @@ impl KnownOrder {
     }
 
     /// Returns who is next after this successor, for a handoff to it: keys behind `path`, which its queue's begin with.
-    pub(crate) fn next_after(&self, queue: &Queue, successor: &QueuedKey, path: &str) -> Vec<NextContender> {
+    pub(crate) fn next_after(
+        &self,
+        queue: &QueuePath,
+        successor: &QueuedKey,
+        path: &str,
+    ) -> Vec<NextContender> {
         let known = self.lock();
         let Some(stretch) = known.get(queue) else { return Vec::new() };
         let behind = stretch.keys.iter().skip_while(|key| key.created <= successor.created);
@@ -120,7 +125,7 @@ impl KnownOrder {
         in_its_queue.map_while(entry).take(NEXT_PER_HANDOFF).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Queue, Stretch>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<QueuePath, Stretch>> {
         lock(&self.0)
     }
 }
@@ -132,7 +137,7 @@ mod tests {
     use super::*;
     use crate::keys::{Layout, Names};
 
-    fn queue(name: &str) -> Queue {
+    fn queue(name: &str) -> QueuePath {
         Layout::new("", Names::Raw).queue(&LockName::new(name).unwrap()).unwrap()
     }
 

@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Mutex, time::Duration};
 use lockkit_core::support::lock;
 use tokio::time::Instant;
 
-use crate::keys::Queue;
+use crate::keys::QueuePath;
 
 /// How long a lock counts as busy after a try has found it held. A wrong guess costs one read.
 const BUSY_FOR: Duration = Duration::from_secs(1);
@@ -18,11 +18,11 @@ const REMEMBERED_MAX: usize = 1024;
 
 /// The locks that a try has recently found held.
 #[derive(Debug, Default)]
-pub(crate) struct RecentlyBusy(Mutex<HashMap<Queue, Instant>>);
+pub(crate) struct RecentlyBusy(Mutex<HashMap<QueuePath, Instant>>);
 
 impl RecentlyBusy {
     /// Records that a try has found the lock held.
-    pub(crate) fn record(&self, queue: &Queue) {
+    pub(crate) fn record(&self, queue: &QueuePath) {
         let mut seen = lock(&self.0);
         if seen.len() >= REMEMBERED_MAX {
             seen.clear();
@@ -31,7 +31,7 @@ impl RecentlyBusy {
     }
 
     /// Returns whether a try has recently found the lock held.
-    pub(crate) fn contains(&self, queue: &Queue) -> bool {
+    pub(crate) fn contains(&self, queue: &QueuePath) -> bool {
         let seen = lock(&self.0);
         seen.get(queue).is_some_and(|at| at.elapsed() < BUSY_FOR)
     }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
     use crate::keys::{Layout, Names};
 
-    fn queue(name: &str) -> Queue {
+    fn queue(name: &str) -> QueuePath {
         Layout::new("", Names::Encoded).queue(&LockName::new(name).unwrap()).unwrap()
     }
 

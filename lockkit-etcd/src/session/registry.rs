@@ -12,7 +12,7 @@ use crate::{
     broken::BrokenHold,
     forms::ExclusiveKey,
     handoff::Handoff,
-    keys::Queue,
+    keys::QueuePath,
     wire::{QueuedKey, Revision},
 };
 
@@ -28,7 +28,7 @@ struct ClaimTable {
     by_id: HashMap<ClaimId, Arc<QueueEntry>>,
     by_key: HashMap<String, Arc<QueueEntry>>,
     /// Those whose create revision is known, in the order of their queue.
-    by_place: HashMap<Queue, BTreeMap<Revision, Arc<QueueEntry>>>,
+    by_place: HashMap<QueuePath, BTreeMap<Revision, Arc<QueueEntry>>>,
 }
 
 impl ClaimRegistry {
@@ -36,7 +36,7 @@ impl ClaimRegistry {
     pub(crate) fn enter(
         &self,
         id: ClaimId,
-        queue: Queue,
+        queue: QueuePath,
         key: String,
         exclusive: Option<ExclusiveKey>,
     ) -> Arc<QueueEntry> {

@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
+    node_call::NodeCall,
     nodes::Nodes,
-    request::Request,
     round::ReplySender,
     wire::{LockState, lock_state},
 };
@@ -22,7 +22,7 @@ impl LockView {
     /// Asks all nodes, until `is_enough`; then the other nodes have a moment left.
     pub(super) async fn take(
         nodes: &Nodes,
-        inspect: Request,
+        inspect: NodeCall,
         is_enough: impl Fn(&[LockState]) -> bool,
     ) -> Self {
         let (call, limit) = (Arc::new(inspect), nodes.limit);

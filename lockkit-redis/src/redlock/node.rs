@@ -13,14 +13,14 @@ use tracing::debug;
 use super::{
     hints::Hints,
     membership::{Members, NO_MARKER},
-    request::Request,
+    node_call::NodeCall,
     session::{LATE_ASKS_MAX, RETRIED_CLEAN_UPS_MAX},
     wire::{look, node_state},
 };
 use crate::{
-    error::{Effect, RequestError},
+    error::RequestError,
     reconnect::OpenConnection,
-    server::Server,
+    server::{self, Server},
     server_info::ServerInfo,
     topology::{Address, Connector, Dialer, Login, Topology},
 };
@@ -68,7 +68,7 @@ impl Node {
     }
 
     /// Executes a script within a time limit.
-    pub(super) async fn run(&self, limit: Duration, request: &Request) -> Result<Value, RequestError> {
+    pub(super) async fn run(&self, limit: Duration, request: &NodeCall) -> Result<Value, RequestError> {
         let answer_by = Instant::now() + limit;
         let open = self.connection(answer_by).await?;
         let answer = tokio::time::timeout_at(answer_by, self.run_on(&open, request)).await;
@@ -88,7 +88,7 @@ impl Node {
     pub(super) async fn run_on(
         &self,
         open: &OpenConnection,
-        request: &Request,
+        request: &NodeCall,
     ) -> Result<Value, RequestError> {
         let marker = match self.members.marker(self.address) {
             None if request.needs_marker() => {
@@ -136,13 +136,9 @@ impl Node {
 }
 
 /// Executes a script; sends it in full if the node does not have it.
-async fn execute(open: &OpenConnection, request: &Request, marker: &str) -> Result<Value, RequestError> {
-    let (mut connection, call) = (open.connection.clone(), request.to(marker));
-    let mut answer = open.reply(connection.query(&call)).await;
-    if answer.as_ref().is_err_and(|fault| fault.effect == Effect::ScriptUnknown) {
-        let call = request.in_full_to(marker);
-        answer = open.reply(Box::pin(connection.query(&call))).await;
-    }
+async fn execute(open: &OpenConnection, request: &NodeCall, marker: &str) -> Result<Value, RequestError> {
+    let mut connection = open.connection.clone();
+    let answer = open.reply(server::execute(&mut connection, &request.to(marker))).await;
     open.health.note_answer(answer.is_ok());
     answer.inspect_err(|fault| open.note_failure(fault))
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use lockkit_core::{FencingToken, backend::ClaimId, limits::METADATA_BYTES_MAX};
 use redis::Value;
 
-use super::request::{NODE, Request};
+use super::node_call::{NODE, NodeCall};
 use crate::{error::RequestError, keys::LockKeys, wire::Script};
 
 /// Prefix of the channel on which the release of a lock is published; the lock's key follows.
@@ -58,32 +58,32 @@ pub(super) struct Attempt {
 
 impl Attempt {
     /// A request about the lock and its counter.
-    fn request(&self, script: &'static Script) -> Request {
-        Request::at_member(script, &[self.keys.lock(), self.keys.token_counter()]).arg(&self.id.to_string())
+    fn request(&self, script: &'static Script) -> NodeCall {
+        NodeCall::at_member(script, &[self.keys.lock(), self.keys.token_counter()]).arg(&self.id.to_string())
     }
 
     /// Ends an attempt that was not granted.
-    pub(super) fn clean_up(&self) -> Request {
+    pub(super) fn clean_up(&self) -> NodeCall {
         self.release("")
     }
 
-    fn release(&self, channel: &str) -> Request {
-        Request::at_any(&RELEASE, self.keys.lock()).arg(&self.id.to_string()).arg(channel)
+    fn release(&self, channel: &str) -> NodeCall {
+        NodeCall::at_any(&RELEASE, self.keys.lock()).arg(&self.id.to_string()).arg(channel)
     }
 }
 
 impl RequestBuilder {
-    pub(super) fn ask(&self, attempt: &Attempt, proposal: u64, metadata: &str) -> Request {
+    pub(super) fn ask(&self, attempt: &Attempt, proposal: u64, metadata: &str) -> NodeCall {
         let ask = attempt.request(&ASK).arg(metadata).number(self.ttl_ms).number(self.keep_ms);
         ask.number(proposal.min(PROPOSAL_MAX))
     }
 
-    pub(super) fn write_back(&self, attempt: &Attempt, token: FencingToken) -> Request {
+    pub(super) fn write_back(&self, attempt: &Attempt, token: FencingToken) -> NodeCall {
         attempt.request(&WRITE_BACK).number(token.get()).number(self.keep_ms)
     }
 
     /// Ends an attempt that was granted this token. If restores were sent, nodes refuse those that come later.
-    pub(super) fn release(&self, attempt: &Attempt, token: FencingToken, was_restored: bool) -> Request {
+    pub(super) fn release(&self, attempt: &Attempt, token: FencingToken, was_restored: bool) -> NodeCall {
         let channel = released_channel(attempt.keys.lock());
         if was_restored {
             attempt.request(&RELEASE_RESTORED).arg(&channel).number(token.get()).number(self.keep_ms)
@@ -92,20 +92,20 @@ impl RequestBuilder {
         }
     }
 
-    pub(super) fn restore(&self, attempt: &Attempt, token: FencingToken, metadata: &str) -> Request {
+    pub(super) fn restore(&self, attempt: &Attempt, token: FencingToken, metadata: &str) -> NodeCall {
         let restore = attempt.request(&RESTORE).arg(metadata);
         restore.number(self.ttl_ms).number(self.keep_ms).number(token.get())
     }
 
     /// Replaces the metadata of a holder.
-    pub(super) fn proclaim(&self, attempt: &Attempt, metadata: &str) -> Request {
+    pub(super) fn proclaim(&self, attempt: &Attempt, metadata: &str) -> NodeCall {
         attempt.request(&PROCLAIM).arg(metadata).number(self.keep_ms)
     }
 
     /// The heartbeat of held locks.
-    pub(super) fn renew<'a>(&self, held: impl Iterator<Item = &'a Attempt> + Clone) -> Request {
+    pub(super) fn renew<'a>(&self, held: impl Iterator<Item = &'a Attempt> + Clone) -> NodeCall {
         let keys = held.clone().flat_map(|attempt| [attempt.keys.lock(), attempt.keys.token_counter()]);
-        let request = Request::at_member(&RENEW, &keys.collect::<Vec<_>>());
+        let request = NodeCall::at_member(&RENEW, &keys.collect::<Vec<_>>());
         let request = request.number(self.ttl_ms).number(self.keep_ms);
         held.fold(request, |request, attempt| request.arg(&attempt.id.to_string()))
     }
@@ -118,8 +118,8 @@ pub(super) fn write_record(
     number: u64,
     record: &str,
     keep_ms: u64,
-) -> Request {
-    let request = Request::at_member(&WRITE_RECORD, &[attempt.keys.lock(), &attempt.keys.record()]);
+) -> NodeCall {
+    let request = NodeCall::at_member(&WRITE_RECORD, &[attempt.keys.lock(), &attempt.keys.record()]);
     request.arg(&attempt.id.to_string()).number(token.get()).number(number).arg(record).number(keep_ms)
 }
 
@@ -139,23 +139,23 @@ pub(super) fn broken_channel() -> String {
 }
 
 /// Reads the state of a lock.
-pub(super) fn inspect(lock: &LockKeys) -> Request {
+pub(super) fn inspect(lock: &LockKeys) -> NodeCall {
     inspection(lock, "")
 }
 
 /// As [`inspect`], with the remaining time: for an operator, who may read it.
-pub(super) fn inspect_with_remaining(lock: &LockKeys) -> Request {
+pub(super) fn inspect_with_remaining(lock: &LockKeys) -> NodeCall {
     inspection(lock, "pttl")
 }
 
-fn inspection(lock: &LockKeys, with: &str) -> Request {
-    let request = Request::at_member(&INSPECT, &[lock.lock(), lock.token_counter()]);
+fn inspection(lock: &LockKeys, with: &str) -> NodeCall {
+    let request = NodeCall::at_member(&INSPECT, &[lock.lock(), lock.token_counter()]);
     request.number(METADATA_BYTES_MAX as u64).arg(with)
 }
 
 /// Ends the hold with this value, or that of another program; `above` is at least its token.
-pub(super) fn break_hold(lock: &LockKeys, value: &str, above: u64, keep_ms: u64) -> Request {
-    let request = Request::at_member(&BREAK, &[lock.lock(), lock.token_counter()]).arg(value);
+pub(super) fn break_hold(lock: &LockKeys, value: &str, above: u64, keep_ms: u64) -> NodeCall {
+    let request = NodeCall::at_member(&BREAK, &[lock.lock(), lock.token_counter()]).arg(value);
     let request = request.number(above.min(PROPOSAL_MAX)).number(keep_ms);
     request.arg(&released_channel(lock.lock())).arg(&broken_channel())
 }
@@ -169,24 +169,24 @@ pub(super) fn was_broken(answer: Value) -> Result<Option<bool>, RequestError> {
 }
 
 /// Reads the record of a lock.
-pub(super) fn read_record(lock: &LockKeys) -> Request {
-    Request::at_member(&READ_RECORD, &[&lock.record()])
+pub(super) fn read_record(lock: &LockKeys) -> NodeCall {
+    NodeCall::at_member(&READ_RECORD, &[&lock.record()])
 }
 
 /// Reads the state of a node.
-pub(super) fn look() -> Request {
-    Request::at_any(&LOOK, NODE)
+pub(super) fn look() -> NodeCall {
+    NodeCall::at_any(&LOOK, NODE)
 }
 
 /// Writes a note that a node is empty, unless the node has a marker or a note.
-pub(super) fn note_empty(note: &str) -> Request {
-    Request::at_any(&NOTE_EMPTY, NODE).arg(note)
+pub(super) fn note_empty(note: &str) -> NodeCall {
+    NodeCall::at_any(&NOTE_EMPTY, NODE).arg(note)
 }
 
 /// Replaces a node's marker if it is still `instead_of`; `names`: the names of the nodes of its set; `lost`: what it may
 /// have lost.
-pub(super) fn mark(marker: &str, instead_of: &str, names: &str, lost: LostData) -> Request {
-    let request = Request::at_any(&MARK, NODE).arg(instead_of).number(lost.highest).arg(names);
+pub(super) fn mark(marker: &str, instead_of: &str, names: &str, lost: LostData) -> NodeCall {
+    let request = NodeCall::at_any(&MARK, NODE).arg(instead_of).number(lost.highest).arg(names);
     request.number(lost.records_last_us).arg(marker)
 }
 

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::{Effect, RequestError},
-    keys::Queue,
+    keys::QueuePath,
     lease::Lease,
     wire::count_queue,
 };
@@ -52,7 +52,7 @@ impl RpcSession {
     }
 
     /// Runs one attempt: a lease, the RPC, and a read of the queue that grants.
-    async fn attempt(&self, claim: &Claim, queue: &Queue) -> Result<Acquired, RequestError> {
+    async fn attempt(&self, claim: &Claim, queue: &QueuePath) -> Result<Acquired, RequestError> {
         let look = self.server.range(queue.as_str(), count_queue());
         let look = async { Ok::<_, RequestError>(self.state.unless_over(look).await?.count() > 0) };
         let granted = Lease::grant(&self.server, self.ttl, self.clock.clone());
@@ -84,7 +84,7 @@ impl RpcSession {
     async fn lock_and_confirm(
         &self,
         claim: &Claim,
-        queue: &Queue,
+        queue: &QueuePath,
         entry: &RpcClaim,
     ) -> Result<Acquired, RequestError> {
         let rpc = wire::lock(&self.server, queue, entry.lease.id());
@@ -138,7 +138,7 @@ impl RpcSession {
     async fn confirm(
         &self,
         claim: &Claim,
-        queue: &Queue,
+        queue: &QueuePath,
         entry: &RpcClaim,
     ) -> Result<Acquired, RequestError> {
         let mut pauses = retry_pauses();
@@ -161,7 +161,7 @@ impl RpcSession {
         }
     }
 
-    async fn position(&self, queue: &Queue, entry: &RpcClaim) -> Result<QueuePosition, RequestError> {
+    async fn position(&self, queue: &QueuePath, entry: &RpcClaim) -> Result<QueuePosition, RequestError> {
         let read = self.server.txn(wire::read_position(queue, &entry.key));
         wire::parse_position(&self.state.unless_over(read).await?)
     }

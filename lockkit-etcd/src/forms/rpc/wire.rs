@@ -8,7 +8,7 @@ use crate::{
         Client, GetOptions, LockRequest, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
     },
     error::RequestError,
-    keys::{LeaseId, Queue},
+    keys::{LeaseId, QueuePath},
     wire::{QueuedKey, Revision, queued_keys},
 };
 
@@ -26,13 +26,13 @@ pub(crate) enum QueuePosition {
 }
 
 /// Returns the key that the RPC puts.
-pub(crate) fn key(queue: &Queue, lease: LeaseId) -> Vec<u8> {
+pub(crate) fn key(queue: &QueuePath, lease: LeaseId) -> Vec<u8> {
     format!("{}{lease:x}", queue.as_str()).into_bytes()
 }
 
 /// Calls the RPC, which returns when the lock is acquired: at any later time. Dropping the future cancels it at the
 /// server, which then deletes the key.
-pub(crate) async fn lock(server: &Server, queue: &Queue, lease: LeaseId) -> Result<(), RequestError> {
+pub(crate) async fn lock(server: &Server, queue: &QueuePath, lease: LeaseId) -> Result<(), RequestError> {
     let name = queue.as_str().strip_suffix('/').unwrap_or(queue.as_str());
     let request = |client: &Client| {
         let (client, name) = (client.clone(), name.into());
@@ -42,7 +42,7 @@ pub(crate) async fn lock(server: &Server, queue: &Queue, lease: LeaseId) -> Resu
 }
 
 /// A linearizable read of the claim's key and the oldest key of the queue.
-pub(crate) fn read_position(queue: &Queue, key: &[u8]) -> Txn {
+pub(crate) fn read_position(queue: &QueuePath, key: &[u8]) -> Txn {
     let oldest = GetOptions::new()
         .with_prefix()
         .with_keys_only()

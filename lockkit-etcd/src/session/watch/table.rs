@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use super::{FROM_NOW_ON, OWN_KEYS, WatchId, requests::Cancel};
 use crate::{
     client::{WatchFilterType, WatchOptions},
-    keys::Queue,
+    keys::QueuePath,
     session::entry::QueueEntry,
     wire::Revision,
 };
@@ -81,7 +81,7 @@ impl Watches {
 
     /// Watches all keys of a queue until the guard is dropped. The observer is notified of every change from now on,
     /// and each time the watch begins.
-    pub(crate) fn observe(self: &Arc<Self>, queue: &Queue, observer: &Arc<Notify>) -> WatchGuard {
+    pub(crate) fn observe(self: &Arc<Self>, queue: &QueuePath, observer: &Arc<Notify>) -> WatchGuard {
         let (key, subscriber) = (queue.as_str().into(), Subscriber::Observer(Arc::clone(observer)));
         self.insert(WantedWatch { key, from: FROM_NOW_ON, subscriber, cancel: Cancel::AtOnce })
     }

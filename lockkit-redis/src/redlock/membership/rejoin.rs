@@ -236,7 +236,7 @@ mod tests {
     };
     use crate::{
         RedisConfig,
-        redlock::{RedlockConfig, request::NODE},
+        redlock::{RedlockConfig, node_call::NODE},
     };
 
     /// A clock that stands still until the test starts it: then each reading is an hour later.

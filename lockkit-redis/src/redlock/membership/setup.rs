@@ -28,8 +28,8 @@ use crate::{
     error::{Effect, RequestError},
     redlock::{
         RedlockConfig,
+        node_call::NodeCall,
         nodes::Nodes,
-        request::Request,
         round::ReplySender,
         wire::{LostData, NodeState, mark, node_state},
     },
@@ -178,7 +178,7 @@ async fn swap_markers(nodes: &Nodes, mut steps: Vec<MarkerSwap>) -> Result<(), R
 async fn swap_at_once(nodes: &Nodes, mut steps: Vec<MarkerSwap>) -> Result<(), RequestError> {
     steps.sort_by_key(|step| step.node.address);
     let request = |step: &MarkerSwap| mark(&step.next, &step.seen, &step.node.names, LostData::default());
-    let requests: Arc<HashMap<usize, Request>> =
+    let requests: Arc<HashMap<usize, NodeCall>> =
         Arc::new(steps.iter().map(|step| (step.node.address, request(step))).collect());
     let limit = nodes.limit;
     let mut round =

@@ -34,8 +34,8 @@ use crate::{
     redlock::{
         membership::Rejoiner,
         node::Node,
+        node_call::NodeCall,
         nodes::Nodes,
-        request::Request,
         round::ReplySender,
         wire::{Attempt, ClaimReply, RequestBuilder, claim_reply},
     },
@@ -145,7 +145,7 @@ impl SessionContext {
 
 /// The ask at the nodes, which is owned until its effect is known.
 struct AskTask {
-    ask: Request,
+    ask: NodeCall,
     attempt: Attempt,
     limit: Duration,
     lifetime: Duration,
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
     use crate::{
         reconnect::OpenConnection,
-        redlock::{hints::Hints, request::NODE},
+        redlock::{hints::Hints, node_call::NODE},
         tests::{
             keys,
             scripted::{Answer, ScriptedServer, greeting},

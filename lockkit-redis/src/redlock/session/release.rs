@@ -25,8 +25,8 @@ use crate::{
     error::RequestError,
     redlock::{
         node::Node,
+        node_call::NodeCall,
         nodes::{Nodes, majority},
-        request::Request,
         round::{ReplySender, STRAGGLER_WAIT},
     },
 };
@@ -68,7 +68,7 @@ impl Removal {
     /// renewal.
     pub(super) fn begin(
         nodes: &Nodes,
-        request: Request,
+        request: NodeCall,
         sent: &Arc<SentRequests>,
         retries: RetryPolicy,
         lifetime: Duration,
@@ -150,7 +150,7 @@ fn is_pending(progress: &NodeProgress) -> bool {
 
 /// Sends the removal to single nodes.
 struct RemovalTask {
-    request: Request,
+    request: NodeCall,
     limit: Duration,
     /// The request is retried until then.
     until: Instant,
@@ -194,7 +194,7 @@ impl RemovalTask {
 }
 
 /// Removes a key that a node may have set after the attempt's removal.
-pub(super) async fn clean_up_late(node: &Node, limit: Duration, request: Request, lifetime: Duration) {
+pub(super) async fn clean_up_late(node: &Node, limit: Duration, request: NodeCall, lifetime: Duration) {
     let until = Instant::now() + lease::quarantine(lifetime);
     RemovalTask { request, limit, until, retries: RetryPolicy::Bounded }.run(node, |_| {}).await;
 }

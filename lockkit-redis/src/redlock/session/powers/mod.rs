@@ -19,7 +19,7 @@ use lockkit_core::{backend::Grant, lease};
 use crate::{
     error::RequestError,
     redlock::{
-        request::Request,
+        node_call::NodeCall,
         round::ReplySender,
         session::{
             RedlockSession,
@@ -32,7 +32,7 @@ use crate::{
 
 impl RedlockSession {
     /// Sends a write to all nodes. Returns whether a majority accepted it; `false` if none can any more.
-    pub(super) async fn write_held(&self, request: Request) -> Result<bool, RequestError> {
+    pub(super) async fn write_held(&self, request: NodeCall) -> Result<bool, RequestError> {
         let (context, request) = (&self.context, Arc::new(request));
         let (nodes, limit, started_at) = (&context.nodes, context.nodes.limit, context.clock.now());
         let mut votes = Votes::new(nodes.count());
