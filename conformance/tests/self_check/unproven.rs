@@ -75,12 +75,12 @@ const UNPROVEN: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "the keeper chooses what is renewed: see keeper-4-renewal-after-release among the mutations",
+        "the keeper chooses what is renewed: see keeper-renewal-after-release among the mutations",
         &["nothing_renews_a_hold_after_its_release"],
     ),
     ("the keeper notices that no handle is left", &["the_last_handle_dropped_inside_a_task_ends_the_client"]),
     (
-        "the keeper counts entries: see keeper-7-count-forgotten among the mutations",
+        "the keeper counts entries: see keeper-count-forgotten among the mutations",
         &["one_owner_re_enters_from_another_task"],
     ),
 ];
