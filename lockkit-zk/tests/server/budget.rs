@@ -2,12 +2,13 @@
 
 use std::{
     collections::VecDeque,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use lockkit_core::{
     Clock,
-    backend::{Backend, Renewal},
+    backend::{Backend, Renewal, Session},
 };
 use lockkit_testbed::{Proxy, ZooKeeper};
 use tokio::time::sleep;
@@ -219,48 +220,65 @@ async fn first_list_is_sent_without_waiting_for_the_create() {
 /// A client that polls a held lock adds nothing to the logs of the servers.
 #[tokio::test(flavor = "multi_thread")]
 async fn busy_try_creates_a_node_once_and_then_only_reads() {
-    const ROUNDS: u64 = 20;
     let server = own_server();
     // Create, list and delete. Where names recur, a check and a read are before the delete, and a read before the grant.
     // Where the lock is one node, nothing is listed: the create is refused, and the holder's node is watched and left.
     for (form, first, pair) in [("curator", 3, 3), ("bare", 5, 6), ("single", 3, 4)] {
-        let url = format!("{}&form={form}", quiet_url(&server));
-        let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
-        let held = acquire(&one, &name).await;
-        let tries = async |count: u64| {
-            for _ in 0..count {
-                assert!(is_gave_up(&try_acquire(&other, &name).await));
-            }
-        };
-        // A session that sends nothing for nine seconds sends a ping, which would count.
-        let awake = async || {
-            for session in [&one, &other] {
-                session.renew(&[]).await;
-            }
-        };
-        awake().await;
-        let before = server.log_bytes().unwrap();
-        assert_eq!(spent(&server, async || tries(1).await).await, (first, first), "{form}");
-        println!("{form}: {} bytes of log for the first busy try", server.log_bytes().unwrap() - before);
-        awake().await;
-        let logged = server.log_bytes().unwrap();
-        // Sync and read.
-        let later = spent(&server, async || tries(ROUNDS).await).await;
-        assert_eq!(later, (2 * ROUNDS, 2 * ROUNDS), "{form}");
-        assert_eq!(server.log_bytes().unwrap(), logged, "{form}: a try was logged");
-        let left = server.ephemerals().unwrap().into_values().flatten();
-        assert_eq!(left.filter(|path| path.contains(&node(&name))).count(), 1, "{form}: a try left its node");
-        release(&one, &held).await;
-        // Free again: once more behind a read, then like any other claim.
-        for packets in [2 + pair, pair] {
-            awake().await;
-            let spent = spent(&server, async || {
-                release(&other, &granted(try_acquire(&other, &name).await)).await;
-            })
-            .await;
-            assert_eq!(spent, (packets, packets), "{form}");
-        }
+        let spent = undisturbed(async || busy_tries(&server, form).await).await;
+        // Sync and read. Free again: once more behind a read, then like any other claim.
+        let expected = [first, 2 * BUSY_TRIES, 2 + pair, pair].map(|packets| (packets, packets));
+        assert_eq!(spent, expected, "{form}");
     }
+}
+
+const BUSY_TRIES: u64 = 20;
+
+/// Returns the packets of the first busy try, of more of them, and of two pairs of acquire and release afterwards; and the
+/// longest of these four times: a session that sends nothing for nine seconds sends a ping, which counts.
+async fn busy_tries(server: &ZooKeeper, form: &str) -> (Duration, [(u64, u64); 4]) {
+    let url = format!("{}&form={form}", quiet_url(server));
+    let (one, other, name) = (session_at(&url, LONG).await, session_at(&url, LONG).await, fresh_name());
+    let held = acquire(&one, &name).await;
+    let tries = async |count: u64| {
+        for _ in 0..count {
+            assert!(is_gave_up(&try_acquire(&other, &name).await));
+        }
+    };
+    let pair = async || release(&other, &granted(try_acquire(&other, &name).await)).await;
+    let sessions = [&one, &other];
+    let logged = async |count: u64| {
+        let before = server.log_bytes().unwrap();
+        tries(count).await;
+        server.log_bytes().unwrap() - before
+    };
+    let first = spent_awake(server, sessions, async || {
+        println!("{form}: {} bytes of log for the first busy try", logged(1).await);
+    })
+    .await;
+    let later = spent_awake(server, sessions, async || {
+        assert_eq!(logged(BUSY_TRIES).await, 0, "{form}: a try was logged");
+    })
+    .await;
+    let left = server.ephemerals().unwrap().into_values().flatten();
+    assert_eq!(left.filter(|path| path.contains(&node(&name))).count(), 1, "{form}: a try left its node");
+    release(&one, &held).await;
+    let behind_a_read = spent_awake(server, sessions, async || pair().await).await;
+    let measured = [first, later, behind_a_read, spent_awake(server, sessions, async || pair().await).await];
+    (measured.map(|(time, _)| time).into_iter().max().unwrap(), measured.map(|(_, packets)| packets))
+}
+
+/// Returns the packets of some work of two sessions that have just sent a request, and the time it took.
+async fn spent_awake(
+    server: &ZooKeeper,
+    sessions: [&Arc<dyn Session>; 2],
+    work: impl AsyncFnOnce(),
+) -> (Duration, (u64, u64)) {
+    for session in sessions {
+        session.renew(&[]).await;
+    }
+    let since = Instant::now();
+    let spent = spent(server, work).await;
+    (since.elapsed(), spent)
 }
 
 #[tokio::test(flavor = "multi_thread")]

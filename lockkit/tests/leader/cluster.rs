@@ -26,6 +26,9 @@ pub(crate) const NODES: [&str; 3] = ["node-a", "node-b", "node-c"];
 /// Bound of what takes no time but that of a busy machine.
 pub(crate) const SLACK: Duration = Duration::from_secs(5);
 
+/// How long a process may take to start and to open its session, on a busy machine.
+const START_MAX: Duration = Duration::from_secs(60);
+
 /// The nodes, and what they have printed.
 pub(crate) struct Cluster {
     url: String,
@@ -52,11 +55,12 @@ impl Drop for Node {
 }
 
 impl Cluster {
-    pub(crate) fn start(url: &str) -> Result<Self> {
+    pub(crate) fn start(url: &str, ttl: Duration) -> Result<Self> {
         let (sender, lines) = channel();
         let history = History::default();
         let (nodes, ended) = (Vec::new(), Vec::new());
-        let mut cluster = Self { url: url.to_owned(), nodes, lines, sender, ended, history };
+        let url = format!("{url}?ttl={}s&connect_timeout={}s", ttl.as_secs(), START_MAX.as_secs());
+        let mut cluster = Self { url, nodes, lines, sender, ended, history };
         for name in NODES {
             cluster.start_node((name, 0))?;
         }
@@ -121,6 +125,13 @@ impl Cluster {
         let status = self.nodes.swap_remove(node.context("it runs")?).child.wait()?;
         ensure!(status.success(), "{process:?} was terminated: {status}");
         Ok(Duration::ZERO)
+    }
+
+    /// Waits until each process has opened its session: the first thing that it prints is whom it sees.
+    pub(crate) fn all_started(&mut self) -> Result<()> {
+        self.wait("all nodes have started", START_MAX, |cluster| {
+            cluster.processes().all(|process| cluster.history.of(process).next().is_some()).then_some(())
+        })
     }
 
     /// Reads lines until `find` finds something in the history.

@@ -111,7 +111,7 @@ fn trial(name: String, test: impl FnOnce() -> Result<()> + Send + 'static) -> Tr
 
 fn run(store: &Store) -> Result<()> {
     let (url, _server) = (store.start)()?;
-    let mut cluster = Cluster::start(&format!("{url}?ttl={}s", TTL.as_secs()))?;
+    let mut cluster = Cluster::start(&url, TTL)?;
     let outcome = elections(store, &mut cluster);
     let check = || {
         cluster.history.check_leaders()?;
@@ -153,6 +153,7 @@ fn elections(store: &Store, cluster: &mut Cluster) -> Result<()> {
 /// Waits until somebody leads and works, and all nodes see it. The time counts again from a leader that begins meanwhile: on
 /// a busy machine, several may lose their session.
 fn leader_seen_by_all(cluster: &mut Cluster) -> Result<Term> {
+    cluster.all_started()?;
     for _ in 0..LEADERS_MAX {
         let before = cluster.history.terms().len();
         let seen = cluster.wait("all nodes see the same leader", TTL + SIGHT + SLACK, |cluster| {
