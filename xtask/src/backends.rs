@@ -1,7 +1,8 @@
 //! The backends of this project: the one table that the other chores read.
 //!
-//! Lists that cannot read it (the suite's, that of `lockkit-chaos`, the nightly workflow's) are compared with it by
-//! tests.
+//! Tests compare it with three lists that cannot read it: that of the suite, that of `lockkit-chaos`, and the nightly
+//! workflow's runs of chaos. No test compares the lists of crates and features in manifests, in `test.rs`, in
+//! `tidy/scaffolding.rs`, in `package/new_project.rs` and in the benchmark; `docs/adding-a-backend.md` names them.
 
 /// A backend, or one of its setups.
 #[derive(Debug)]
