@@ -16,7 +16,8 @@ pub struct Case {
     pub properties: &'static [Property],
     /// What a backend must claim, and a harness must have, for the case to make sense.
     pub needs: &'static [Need],
-    /// Bugs of other lock clients and servers that it would have caught, by their number in `docs/lock-bugs.md`.
+    /// Bugs of other lock clients and servers that it would have caught, by the numbers that lockkit's repository gives
+    /// them in `docs/lock-bugs.md`.
     pub bugs: &'static [u8],
     pub(crate) run: Run,
 }
