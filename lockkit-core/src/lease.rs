@@ -2,7 +2,7 @@
 //!
 //! A server starts a lease after the request for it was sent, so a client that counts from the sending counts from too
 //! early, never from too late. What remains is the error of the two clocks: their rates may differ by
-//! [`CLOCK_RATE_ERROR_PERCENT`], and a reading may be late by [`CLOCK_READ_ERROR`]. This module subtracts that margin
+//! [`CLOCK_RATE_ERROR_PERCENT`], and a reading may be late by [`CLOCK_READ_ERROR`]. This module allows for that margin
 //! once.
 
 use std::time::Duration;
@@ -39,6 +39,18 @@ pub fn validity(ttl: Duration) -> Duration {
 /// by the clock that measures this pause.
 pub fn quarantine(max_ttl: Duration) -> Duration {
     max_ttl + 2 * (rate_error(max_ttl) + CLOCK_READ_ERROR)
+}
+
+/// Returns the ttl of a lease that lives for at least `time`, by the clock of the client that asks for it: the server's
+/// clock may be faster.
+pub fn ttl_lasting(time: Duration) -> Duration {
+    time.saturating_add(rate_error(time)).saturating_add(CLOCK_READ_ERROR)
+}
+
+/// Returns how much time has passed at a server, at least, while `elapsed` has passed by the client's clock: the server's
+/// clock may be slower.
+pub fn elapsed_at_least(elapsed: Duration) -> Duration {
+    elapsed / 100 * (100 - CLOCK_RATE_ERROR_PERCENT)
 }
 
 fn rate_error(ttl: Duration) -> Duration {
@@ -80,6 +92,11 @@ mod tests {
         assert_eq!(quarantine(Duration::from_secs(60)), Duration::from_millis(61_204));
     }
 
+    #[test]
+    fn lease_that_lasts_for_ever_is_as_long_as_can_be() {
+        assert_eq!(ttl_lasting(Duration::MAX), Duration::MAX);
+    }
+
     proptest! {
         #[test]
         fn deadline_is_before_the_end_at_the_server(armed_ms in 1_000_u64..1_000_000, ttl_ms in 1_u64..100_000_000) {
@@ -102,6 +119,22 @@ mod tests {
             let ttl = Duration::from_millis(ttl_ms);
             // The holder's clock is slower, the clock that measures the quarantine faster.
             prop_assert!(validity(ttl).mul_f64(1.01) < quarantine(ttl).mul_f64(0.995));
+        }
+
+        #[test]
+        fn lease_lasts_for_the_time_at_a_faster_server(time_ms in 0_u64..100_000_000) {
+            let time = Duration::from_millis(time_ms);
+            prop_assert!(ttl_lasting(time) >= time + time / 100 + CLOCK_READ_ERROR);
+            // Not longer than needed.
+            prop_assert!(ttl_lasting(time) <= time + time / 50 + CLOCK_READ_ERROR);
+        }
+
+        #[test]
+        fn less_time_has_passed_at_a_slower_server(elapsed_ms in 0_u64..100_000_000) {
+            let elapsed = Duration::from_millis(elapsed_ms);
+            prop_assert!(elapsed_at_least(elapsed) <= elapsed - elapsed / 100);
+            // Not less than needed.
+            prop_assert!(elapsed_at_least(elapsed) >= elapsed - elapsed / 50);
         }
     }
 }

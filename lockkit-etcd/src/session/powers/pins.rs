@@ -31,7 +31,7 @@ use lockkit_core::{
     BootInstant, Result,
     backend::{ClaimId, Grant, Pins, retry_pauses},
     lease,
-    limits::{CLOCK_RATE_ERROR_PERCENT, CLOCK_READ_ERROR, CLOSE_ANSWER_MAX},
+    limits::CLOSE_ANSWER_MAX,
     support::lock,
 };
 use tracing::debug;
@@ -118,7 +118,7 @@ impl EtcdSession {
         until: BootInstant,
         ttl_min: Duration,
     ) -> Result<bool, RequestError> {
-        let ttl = longer(until.since(self.lease.now())).max(ttl_min);
+        let ttl = lease::ttl_lasting(until.since(self.lease.now())).max(ttl_min);
         let lease = self.state.unless_over(self.lease.another(&self.server, ttl)).await?;
         let lease = Arc::new(lease);
         let change = Rewrite::Lease(lease.id());
@@ -226,11 +226,6 @@ impl EtcdSession {
                 && entry.held.pin().is_some_and(|pin| pin.attached_to != AttachedTo::Pin && now < pin.until)
         })
     }
-}
-
-/// Returns a lifetime that does not end before this time at a server whose clock is as fast as is allowed for.
-fn longer(time: Duration) -> Duration {
-    time.saturating_add(time / 100 * CLOCK_RATE_ERROR_PERCENT).saturating_add(CLOCK_READ_ERROR)
 }
 
 #[async_trait]
@@ -366,13 +361,5 @@ mod tests {
         let (pinned, is_taken) = tokio::join!(session.pin(&held, TTL), meanwhile);
         assert!(pinned.is_err() && is_taken);
         assert!(entry.held.one_at_a_time.try_lock().is_ok());
-    }
-
-    /// A server whose clock is one per cent faster ends the lease that much earlier.
-    #[test]
-    fn lease_of_a_pin_is_longer_than_the_pin() {
-        let pin = Duration::from_secs(1_000);
-        assert!(longer(pin) >= pin + pin / 100 + CLOCK_READ_ERROR, "{:?}", longer(pin));
-        assert_eq!(longer(Duration::MAX), Duration::MAX);
     }
 }

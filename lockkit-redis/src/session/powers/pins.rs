@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use lockkit_core::{
     BootInstant, Result,
     backend::{Grant, Pins},
-    limits::CLOCK_RATE_ERROR_PERCENT,
+    lease,
 };
 
 use crate::{
@@ -40,8 +40,7 @@ pub(crate) struct Pin {
 impl Pin {
     /// Returns the time until it ends, and never less: the server's clock may be slower than this one.
     pub(crate) fn left(self, now: BootInstant) -> Duration {
-        let elapsed = now.since(self.since);
-        self.at_least.saturating_sub(elapsed / 100 * (100 - CLOCK_RATE_ERROR_PERCENT))
+        self.at_least.saturating_sub(lease::elapsed_at_least(now.since(self.since)))
     }
 }
 
