@@ -1,5 +1,8 @@
 //! What backends share. It is public for authors of backends; the crate `lockkit` does not export it.
 
+use std::time::Duration;
+
+use tokio::time::error::Elapsed;
 use tokio_util::sync::CancellationToken;
 
 pub use crate::sync::{lock, unpoisoned};
@@ -76,6 +79,23 @@ impl SessionState {
             answer = work => answer,
         }
     }
+}
+
+/// Awaits the reply to a request for at most this time. After that the effect of the request is unknown: it may still be
+/// executed.
+///
+/// # Errors
+///
+/// Those of the request, and [`Elapsed`].
+///
+/// # Cancel safety
+///
+/// As the request.
+pub async fn bounded<T, E: From<Elapsed>>(
+    limit: Duration,
+    request: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    tokio::time::timeout(limit, request).await?
 }
 
 #[cfg(test)]

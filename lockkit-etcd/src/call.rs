@@ -19,7 +19,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use lockkit_core::{ErrorKind, backend::retry_pauses};
+use lockkit_core::{ErrorKind, backend::retry_pauses, support::bounded};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
@@ -262,14 +262,6 @@ fn connect_options(config: &EtcdConfig) -> Result<ConnectOptions, RequestError> 
         Some(tls) => with_tls(options, tls),
         None => Ok(options),
     }
-}
-
-/// Awaits the reply for at most this time. After that the effect of the request is unknown.
-pub(crate) async fn bounded<T>(
-    timeout: Duration,
-    request: impl Future<Output = Result<T, RequestError>>,
-) -> Result<T, RequestError> {
-    tokio::time::timeout(timeout, request).await.unwrap_or_else(|_| Err(RequestError::no_reply()))
 }
 
 #[cfg(test)]

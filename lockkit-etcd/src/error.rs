@@ -3,6 +3,7 @@
 use std::{borrow::Cow, error::Error as StdError, sync::Arc};
 
 use lockkit_core::{Error, ErrorKind, backend::tls::is_distrust, support::SessionOver};
+use tokio::time::error::Elapsed;
 use tonic::{Code, ConnectError};
 
 use crate::client;
@@ -155,6 +156,13 @@ impl RequestError {
 impl From<SessionOver> for RequestError {
     fn from(_: SessionOver) -> Self {
         Self::new(Effect::SessionOver, ErrorKind::Closed, "the session is over")
+    }
+}
+
+/// There is no reply within the time limit of the request.
+impl From<Elapsed> for RequestError {
+    fn from(_: Elapsed) -> Self {
+        Self::no_reply()
     }
 }
 

@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use lockkit_core::support::bounded;
 use zookeeper_client::{Client, Connector};
 
 use crate::{
@@ -18,7 +19,6 @@ use crate::{
     error::{Effect, RequestError},
     reach,
     tls::with_tls,
-    wire::bounded,
 };
 
 /// Silent servers that a client can try in one ttl.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use lockkit_core::{Error, ErrorKind, support::SessionOver};
+use tokio::time::error::Elapsed;
 use zookeeper_client::{Error as Client, MultiWriteError};
 
 /// What a failed request may have done.
@@ -109,6 +110,13 @@ impl RequestError {
 impl From<SessionOver> for RequestError {
     fn from(_: SessionOver) -> Self {
         Self::new(Effect::SessionOver, ErrorKind::Closed, "the session is over")
+    }
+}
+
+/// There is no reply within the time limit of the request.
+impl From<Elapsed> for RequestError {
+    fn from(_: Elapsed) -> Self {
+        Self::no_reply()
     }
 }
 

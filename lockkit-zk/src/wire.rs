@@ -252,7 +252,7 @@ impl Server {
     pub(crate) async fn close(&self, within: Duration) -> Result<(), RequestError> {
         self.state.mark_closed();
         let closed = self.wait_for_connection(ConnectionState::is_terminated);
-        tokio::time::timeout(within, closed).await.map_err(|_| RequestError::no_reply())
+        Ok(tokio::time::timeout(within, closed).await?)
     }
 
     /// Returns a watcher of the states from now on.
@@ -356,12 +356,4 @@ impl CreatedNode {
     pub(crate) fn name(&self) -> &str {
         self.path.rsplit_once('/').map_or(&*self.path, |(_, name)| name)
     }
-}
-
-/// Stops waiting for the answer after this time; the request may still take effect.
-pub(crate) async fn bounded<T>(
-    timeout: Duration,
-    request: impl Future<Output = Result<T, RequestError>>,
-) -> Result<T, RequestError> {
-    tokio::time::timeout(timeout, request).await.unwrap_or_else(|_| Err(RequestError::no_reply()))
 }

@@ -18,12 +18,11 @@ use std::{
     time::Duration,
 };
 
-use lockkit_core::support::lock;
+use lockkit_core::support::{bounded, lock};
 use tracing::debug;
 
 use super::{EtcdSession, entry::QueueEntry};
 use crate::{
-    call::bounded,
     client::{Txn, TxnOp},
     error::RequestError,
     forms::ExclusiveKey,

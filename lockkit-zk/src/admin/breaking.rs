@@ -27,6 +27,7 @@
 use lockkit_core::{
     ErrorKind, LockName, Result,
     backend::{Contender, retry_pauses},
+    support::bounded,
 };
 use zookeeper_client::{Error as ClientError, MultiWriteError};
 
@@ -35,7 +36,7 @@ use crate::{
     error::{Effect, RequestError},
     keys::{self, Form},
     sequence::in_order,
-    wire::{CreatedNode, Server, bounded},
+    wire::{CreatedNode, Server},
 };
 
 /// How often the directory is marked again because somebody else has written it meanwhile.

@@ -16,6 +16,7 @@
 use lockkit_core::{
     Error, ErrorKind, Result,
     backend::{ListedLock, Page},
+    support::bounded,
 };
 
 use crate::{
@@ -23,7 +24,7 @@ use crate::{
     error::{Effect, RequestError},
     keys::{Layout, is_node_name},
     sequence::sequence,
-    wire::{Server, bounded},
+    wire::Server,
 };
 
 /// Maximum number of directories that one page reads.

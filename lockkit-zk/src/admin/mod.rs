@@ -23,6 +23,7 @@ use lockkit_core::{
     Clock, LockName, Metadata, Result,
     backend::{Admin, Contender, Inspection, Page},
     limits::TTL_DEFAULT,
+    support::bounded,
 };
 use zookeeper_client::{Error as ClientError, MultiReadResult, Stat};
 
@@ -32,7 +33,7 @@ use crate::{
     error::{Effect, RequestError},
     liveness::Liveness,
     sequence::in_order,
-    wire::{CreatedNode, Server, bounded},
+    wire::{CreatedNode, Server},
 };
 
 /// Most contenders that an inspection returns; the rest of a longer queue is left out.

@@ -32,7 +32,7 @@ use std::{
 use lockkit_core::{
     ErrorKind,
     backend::{ClaimId, Grant, Renewal, Renewals},
-    support::{SessionOver, lock},
+    support::{SessionOver, bounded, lock},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -40,7 +40,7 @@ use super::{ZkSession, existence::NodeId};
 use crate::{
     error::{Effect, RequestError},
     keys::Layout,
-    wire::{Server, bounded},
+    wire::Server,
 };
 
 /// Heartbeats per ttl. A lease counts from a heartbeat answered a margin (a quarter of a ttl, if the tick is not

@@ -31,6 +31,7 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, Result,
     backend::{Acquired, Claim, Elections, Grant, Loss, Records, Renewals, Session},
+    support::bounded,
 };
 use tracing::warn;
 
@@ -47,7 +48,7 @@ use crate::{
     error::{Effect, RequestError},
     keys::Layout,
     liveness::Liveness,
-    wire::{Server, bounded},
+    wire::Server,
 };
 
 /// A session, the client's own node, and the holds of the backend.

@@ -7,14 +7,14 @@
 //! * The server refuses the deletion (its ACL): the session is abandoned, and the node ends with it.
 //! * The server is unavailable: the keeper repeats the release until the session is over, and the node ends with it.
 
-use lockkit_core::backend::Grant;
+use lockkit_core::{backend::Grant, support::bounded};
 use tracing::warn;
 
 use super::ZkSession;
 use crate::{
     error::{Effect, RequestError},
     keys::Layout,
-    wire::{CreatedNode, Server, bounded},
+    wire::{CreatedNode, Server},
 };
 
 impl ZkSession {

@@ -23,7 +23,12 @@ mod table;
 
 use std::{convert::Infallible, sync::Arc};
 
-use lockkit_core::{ErrorKind, backend::retry_pauses, limits::RETRY_PAUSE_MAX, support::SessionState};
+use lockkit_core::{
+    ErrorKind,
+    backend::retry_pauses,
+    limits::RETRY_PAUSE_MAX,
+    support::{SessionState, bounded},
+};
 use tokio::time::Instant;
 use tracing::debug;
 
@@ -35,7 +40,7 @@ use self::{requests::Requests, table::Subscriber};
 use super::registry::ClaimRegistry;
 use crate::{
     broken::BrokenHolds,
-    call::{Server, bounded},
+    call::Server,
     client::{Client, Event, EventType, GetOptions, KeyValue, WatchOptions, WatchResponse, WatchStream},
     error::{Effect, RequestError},
     handoff::Handoff,

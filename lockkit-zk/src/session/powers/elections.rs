@@ -22,6 +22,7 @@ use async_trait::async_trait;
 use lockkit_core::{
     LockName, Metadata, Result,
     backend::{Elections, Grant, LeaderEntry, LeaderWatch},
+    support::bounded,
 };
 
 use super::leader_watch::ZkLeaderWatch;
@@ -30,7 +31,7 @@ use crate::{
     node_data::ProposalForm,
     sequence::in_order,
     session::ZkSession,
-    wire::{CreatedNode, Server, bounded},
+    wire::{CreatedNode, Server},
 };
 
 #[async_trait]
