@@ -1,10 +1,12 @@
 //! What backends share. It is public for authors of backends; the crate `lockkit` does not export it.
 
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
 use tokio::time::error::Elapsed;
 use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
+use crate::backend::{ClaimId, retry_pauses};
 pub use crate::sync::{lock, unpoisoned};
 
 /// Whether a session is open, lost or closed. Cheap to clone; shared by everything that works for the session.
@@ -78,6 +80,36 @@ impl SessionState {
             () = self.over() => Err(SessionOver.into()),
             answer = work => answer,
         }
+    }
+
+    /// Repeats the withdrawal of a claim while its failures are transient. Ends without an error when the session is
+    /// over: what the claim has left ends with it.
+    ///
+    /// # Errors
+    ///
+    /// The first failure that is not transient.
+    ///
+    /// # Cancel safety
+    ///
+    /// Not cancel safe: what the claim has left may stay.
+    pub async fn repeat_withdrawal<E: Debug, F: Future<Output = Result<(), E>>>(
+        &self,
+        claim: ClaimId,
+        is_transient: impl Fn(&E) -> bool,
+        withdraw: impl Fn() -> F,
+    ) -> Result<(), E> {
+        let mut pauses = retry_pauses();
+        while !self.is_over() {
+            match withdraw().await {
+                Err(fault) if is_transient(&fault) => debug!(?fault, ?claim, "not withdrawn yet"),
+                answer => return answer,
+            }
+            tokio::select! {
+                () = pauses.wait() => {}
+                () = self.over() => {}
+            }
+        }
+        Ok(())
     }
 }
 

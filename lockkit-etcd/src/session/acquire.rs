@@ -190,23 +190,12 @@ impl EtcdSession {
     /// Deletes what a claim without a grant may have left at the server. Retries until the deletion is answered or the
     /// session is over.
     async fn withdraw(&self, claim: &Claim, entry: &QueueEntry) {
-        let mut pauses = retry_pauses();
-        while !self.state.is_over() {
-            match self.withdraw_once(claim, entry).await {
-                Ok(()) => break,
-                Err(fault) if fault.is_transient() => {
-                    debug!(?fault, claim = ?claim.id(), "not withdrawn yet")
-                }
-                Err(fault) => {
-                    // As long as the session lives, the key would block other clients.
-                    debug!(?fault, claim = ?claim.id(), "withdrawal refused; abandoning the session");
-                    self.state.mark_lost();
-                }
-            }
-            tokio::select! {
-                () = pauses.wait() => {}
-                () = self.state.over() => {}
-            }
+        let withdraw = || self.withdraw_once(claim, entry);
+        let withdrawn = self.state.repeat_withdrawal(claim.id(), RequestError::is_transient, withdraw).await;
+        if let Err(fault) = withdrawn {
+            // As long as the session lives, the key would block other clients.
+            debug!(?fault, claim = ?claim.id(), "withdrawal refused; abandoning the session");
+            self.state.mark_lost();
         }
         self.forget(claim.id(), entry);
     }

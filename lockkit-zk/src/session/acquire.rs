@@ -228,34 +228,14 @@ impl ZkSession {
     /// session is over; after a refusal the session is abandoned, and the node ends with it.
     async fn withdraw(&self, claim: &Claim, entry: &mut ClaimEntry) -> Result<(), RequestError> {
         let state = &self.server.state;
-        let mut pauses = retry_pauses();
-        while !state.is_over() {
-            match self.withdraw_once(claim, entry).await {
-                Ok(()) => return Ok(()),
-                Err(error) if error.is_transient() => {
-                    debug!(?error, claim = ?claim.id(), "withdrawal failed, retrying")
-                }
-                Err(error) => {
-                    self.server.abandon_if_refused(&error);
-                    return Err(error);
-                }
+        let withdrawn = async {
+            if entry.create_in_doubt && !state.is_over() {
+                self.look_up(claim, entry).await?;
             }
-            tokio::select! {
-                () = pauses.wait() => {}
-                () = state.over() => {}
-            }
-        }
-        Ok(())
-    }
-
-    async fn withdraw_once(&self, claim: &Claim, entry: &mut ClaimEntry) -> Result<(), RequestError> {
-        if entry.create_in_doubt {
-            self.look_up(claim, entry).await?;
-        }
-        if let Some(node) = &entry.node {
-            self.server.remove(&self.layout, node).await?;
-            debug!(claim = ?claim.id(), "withdrawn");
-        }
-        Ok(())
+            let Some(node) = &entry.node else { return Ok(()) };
+            let remove = || self.server.remove(&self.layout, node);
+            state.repeat_withdrawal(claim.id(), RequestError::is_transient, remove).await
+        };
+        withdrawn.await.inspect_err(|error| self.server.abandon_if_refused(error))
     }
 }

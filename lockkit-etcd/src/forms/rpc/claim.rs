@@ -170,24 +170,12 @@ impl RpcSession {
     /// session is closed; then the close revokes it.
     async fn withdraw(&self, claim: &Claim, entry: &RpcClaim) {
         self.note_ended(entry);
-        let mut pauses = retry_pauses();
-        while !self.state.is_over() {
-            match self.revoke(claim.id(), entry).await {
-                Ok(()) => return,
-                Err(fault) if fault.is_transient() && !self.must_have_expired(entry) => {
-                    debug!(?fault, claim = ?claim.id(), "not withdrawn yet");
-                }
-                Err(fault) => {
-                    // Nobody renews the lease any more. In the table, it would make a later `close` fail.
-                    debug!(?fault, claim = ?claim.id(), "not withdrawn; the lease ends with its ttl");
-                    self.table().remove(&claim.id());
-                    return;
-                }
-            }
-            tokio::select! {
-                () = pauses.wait() => {}
-                () = self.state.over() => {}
-            }
+        let may_pass = |fault: &RequestError| fault.is_transient() && !self.must_have_expired(entry);
+        let revoke = || self.revoke(claim.id(), entry);
+        if let Err(fault) = self.state.repeat_withdrawal(claim.id(), may_pass, revoke).await {
+            // Nobody renews the lease any more. In the table, it would make a later `close` fail.
+            debug!(?fault, claim = ?claim.id(), "not withdrawn; the lease ends with its ttl");
+            self.table().remove(&claim.id());
         }
     }
 }
