@@ -72,6 +72,9 @@ pub const RECHECK_PAUSE_MIN: Duration = Duration::from_secs(2);
 /// Longest mean pause between two re-checks of a waiter, however long the ttl is.
 pub const RECHECK_PAUSE_MAX: Duration = Duration::from_secs(10);
 
+/// Most locks that a session remembers as recently busy. Beyond it the oldest one is forgotten.
+pub const BUSY_LOCKS_MAX: usize = 1_024;
+
 /// How many locks a page of a listing has, roughly.
 pub const LISTED_PER_PAGE: usize = 256;
 

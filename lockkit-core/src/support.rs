@@ -1,13 +1,17 @@
 //! What backends share. It is public for authors of backends; the crate `lockkit` does not export it.
 
-use std::{fmt::Debug, time::Duration};
+use std::{collections::HashMap, fmt::Debug, sync::Mutex, time::Duration};
 
 use tokio::time::error::Elapsed;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use crate::backend::{ClaimId, retry_pauses};
 pub use crate::sync::{lock, unpoisoned};
+use crate::{
+    BootInstant, LockName,
+    backend::{ClaimId, retry_pauses},
+    limits::BUSY_LOCKS_MAX,
+};
 
 /// Whether a session is open, lost or closed. Cheap to clone; shared by everything that works for the session.
 #[derive(Clone, Debug, Default)]
@@ -130,9 +134,54 @@ pub async fn bounded<T, E: From<Elapsed>>(
     tokio::time::timeout(limit, request).await?
 }
 
+/// The locks that tries of one session have recently found busy.
+#[derive(Debug)]
+pub struct RecentlyBusy {
+    busy_for: Duration,
+    found_at: Mutex<HashMap<LockName, BootInstant>>,
+}
+
+impl RecentlyBusy {
+    /// Returns an empty table. A lock counts as busy for this time after a try has found it busy.
+    pub fn new(busy_for: Duration) -> Self {
+        Self { busy_for, found_at: Mutex::default() }
+    }
+
+    /// Records that a try has found the lock busy.
+    pub fn record(&self, name: &LockName, now: BootInstant) {
+        let mut found_at = lock(&self.found_at);
+        if found_at.len() >= BUSY_LOCKS_MAX && !found_at.contains_key(name) {
+            found_at.retain(|_, at| now.since(*at) < self.busy_for);
+            if found_at.len() >= BUSY_LOCKS_MAX {
+                let oldest = found_at.iter().min_by_key(|(_, at)| **at).map(|(name, _)| name.clone());
+                oldest.and_then(|oldest| found_at.remove(&oldest));
+            }
+        }
+        found_at.insert(name.clone(), now);
+    }
+
+    /// Returns whether a try has recently found the lock busy.
+    pub fn contains(&self, name: &LockName, now: BootInstant) -> bool {
+        lock(&self.found_at).get(name).is_some_and(|at| now.since(*at) < self.busy_for)
+    }
+
+    /// Forgets a lock that is not busy any more.
+    pub fn remove(&self, name: &LockName) {
+        lock(&self.found_at).remove(name);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn name(number: usize) -> LockName {
+        LockName::new(format!("job-{number}")).unwrap()
+    }
+
+    fn at(seconds: u64) -> BootInstant {
+        BootInstant::from_start(Duration::from_secs(seconds))
+    }
 
     #[tokio::test]
     async fn work_ends_with_the_session() {
@@ -149,5 +198,33 @@ mod tests {
             // Not even begun.
             assert_eq!(state.unless_over(async { Ok(1) }).await, Err(SessionOver));
         }
+    }
+
+    #[test]
+    fn busy_lock_is_remembered_for_a_time() {
+        let busy = RecentlyBusy::new(Duration::from_secs(60));
+        busy.record(&name(1), at(10));
+        assert!(busy.contains(&name(1), at(69)) && !busy.contains(&name(2), at(10)));
+        assert!(!busy.contains(&name(1), at(70)));
+        busy.remove(&name(1));
+        assert!(!busy.contains(&name(1), at(10)));
+    }
+
+    #[test]
+    fn remembered_locks_are_bounded_and_the_oldest_is_forgotten() {
+        let busy = RecentlyBusy::new(Duration::from_secs(60));
+        (0..BUSY_LOCKS_MAX).for_each(|number| busy.record(&name(number), at(number as u64 / 100)));
+        // A lock that is remembered already displaces none.
+        busy.record(&name(0), at(20));
+        assert!(busy.contains(&name(1), at(20)));
+        busy.record(&name(BUSY_LOCKS_MAX), at(20));
+        assert_eq!(lock(&busy.found_at).len(), BUSY_LOCKS_MAX);
+        assert!(busy.contains(&name(0), at(20)) && busy.contains(&name(BUSY_LOCKS_MAX), at(20)));
+        // Those of the first second are as old as each other.
+        let forgotten = (1..100).filter(|number| !busy.contains(&name(*number), at(20)));
+        assert_eq!(forgotten.count(), 1);
+        // Those that are too old go first.
+        busy.record(&name(BUSY_LOCKS_MAX + 1), at(65));
+        assert!(lock(&busy.found_at).len() < BUSY_LOCKS_MAX - 400);
     }
 }

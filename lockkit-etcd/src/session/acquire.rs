@@ -64,8 +64,8 @@ impl EtcdSession {
         claim: &Claim,
         entry: &Arc<QueueEntry>,
     ) -> Result<ClaimEnd, RequestError> {
-        if !claim.wait() && self.was_recently_busy(&entry.queue) && self.is_busy(entry).await {
-            return Ok(self.found_busy(claim, entry));
+        if !claim.wait() && self.was_recently_busy(claim.name()) && self.is_busy(entry).await {
+            return Ok(self.found_busy(claim));
         }
         match self.enqueue(claim, entry).await? {
             ControlFlow::Break(end) => Ok(end),
@@ -84,9 +84,9 @@ impl EtcdSession {
     }
 
     /// Ends a try that found the lock held.
-    pub(crate) fn found_busy(&self, claim: &Claim, entry: &QueueEntry) -> ClaimEnd {
+    pub(crate) fn found_busy(&self, claim: &Claim) -> ClaimEnd {
         claim.note_contended();
-        self.record_busy(&entry.queue);
+        self.recently_busy.record(claim.name(), self.lease.now());
         ClaimEnd::GaveUp
     }
 
@@ -158,7 +158,7 @@ impl EtcdSession {
     ) -> Option<ControlFlow<ClaimEnd>> {
         let Some(own) = answer.own else {
             if !claim.wait() && answer.contenders > 0 {
-                return Some(ControlFlow::Break(self.found_busy(claim, entry)));
+                return Some(ControlFlow::Break(self.found_busy(claim)));
             }
             return self.state.is_over().then_some(ControlFlow::Break(ClaimEnd::EntryGone));
         };

@@ -20,7 +20,6 @@ mod key_pool;
 mod late_bump;
 mod order;
 mod powers;
-mod recently_busy;
 mod registry;
 mod release;
 mod rewrite;
@@ -34,9 +33,9 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use lockkit_core::{
-    Clock, Result,
+    Clock, LockName, Result,
     backend::{Acquired, Claim, ClaimId, Elections, Grant, Loss, Pins, Records, Renewals, Session},
-    support::SessionState,
+    support::{RecentlyBusy, SessionState},
 };
 
 use self::{
@@ -44,7 +43,6 @@ use self::{
     epoch::Epoch,
     key_pool::KeyPool,
     late_bump::LateBump,
-    recently_busy::RecentlyBusy,
     watch::{StreamTask, Watches},
 };
 pub(crate) use self::{order::Stretch, registry::ClaimRegistry};
@@ -58,6 +56,10 @@ use crate::{
     login::LoginNumber,
     wire::{EntryKeys, revision_of},
 };
+
+/// How long a lock counts as busy after a try has found it held. A try for it sends a read first: a transaction that may
+/// write goes through the consensus log, even if its compare fails. A wrong guess costs one read.
+const BUSY_FOR: Duration = Duration::from_secs(1);
 
 /// A session: one lease, one watch stream, the client's two own keys, and its claims.
 #[derive(Debug)]
@@ -94,7 +96,7 @@ impl EtcdSession {
             claims: Arc::default(),
             watches: Arc::default(),
             state: SessionState::default(),
-            recently_busy: RecentlyBusy::default(),
+            recently_busy: RecentlyBusy::new(BUSY_FOR),
             key_pool: KeyPool::default(),
             late_bump: LateBump::default(),
             broken: Arc::default(),
@@ -134,13 +136,8 @@ impl EtcdSession {
     }
 
     /// Returns whether a try has recently found the lock held.
-    fn was_recently_busy(&self, queue: &QueuePath) -> bool {
-        self.recently_busy.contains(queue)
-    }
-
-    /// Records that a try has found the lock held.
-    fn record_busy(&self, queue: &QueuePath) {
-        self.recently_busy.record(queue);
+    fn was_recently_busy(&self, name: &LockName) -> bool {
+        self.recently_busy.contains(name, self.lease.now())
     }
 
     /// Returns a key for a claim: one that an earlier claim has left, or a new one.

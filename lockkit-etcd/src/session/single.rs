@@ -73,7 +73,7 @@ impl EtcdSession {
         let Some(guard) = &entry.exclusive else { return self.claim(claim, entry).await };
         // A try that finds a foreign holder writes nothing.
         if !claim.wait() && self.exists(guard).await {
-            return Ok(self.found_busy(claim, entry));
+            return Ok(self.found_busy(claim));
         }
         match self.claim(claim, entry).await? {
             ClaimEnd::Granted => self.claim_key(claim, entry, guard).await,
@@ -88,9 +88,9 @@ impl EtcdSession {
         entry: &Arc<QueueEntry>,
     ) -> Result<ClaimEnd, RequestError> {
         let Some(key) = &entry.exclusive else { return Err(no_key()) };
-        let guessed_busy = !claim.wait() && self.was_recently_busy(&entry.queue);
+        let guessed_busy = !claim.wait() && self.was_recently_busy(claim.name());
         if guessed_busy && self.exists(key).await {
-            return Ok(self.found_busy(claim, entry));
+            return Ok(self.found_busy(claim));
         }
         self.claim_key(claim, entry, key).await
     }
@@ -113,7 +113,7 @@ impl EtcdSession {
                 ControlFlow::Continue(found) => found,
             };
             if !claim.wait() {
-                return Ok(self.found_busy(claim, entry));
+                return Ok(self.found_busy(claim));
             }
             claim.note_contended();
             tokio::select! {

@@ -126,7 +126,7 @@ impl ZkSession {
             };
             claim.note_contended();
             if !claim.wait() {
-                self.recently_busy.insert(claim.name(), self.server.liveness.now());
+                self.recently_busy.record(claim.name(), self.server.liveness.now());
                 return Ok(ClaimOutcome::GaveUp);
             }
             if let Some(outcome) = self.wait(claim, node, &format!("{lock}/{predecessor}")).await? {

@@ -31,7 +31,7 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, Result,
     backend::{Acquired, Claim, Elections, Grant, Loss, Records, Renewals, Session},
-    support::bounded,
+    support::{RecentlyBusy, bounded},
 };
 use tracing::warn;
 
@@ -40,7 +40,7 @@ use self::{
     existence::NodeId,
     heartbeat::{Heartbeats, create_client_node},
     late_creates::LateCreates,
-    recently_busy::RecentlyBusy,
+    recently_busy::BUSY_FOR,
 };
 use crate::{
     ZkConfig,
@@ -94,7 +94,7 @@ impl ZkSession {
             granted_nodes,
             heartbeats: Heartbeats::default(),
             numbers_warning: Once::new(),
-            recently_busy: RecentlyBusy::default(),
+            recently_busy: RecentlyBusy::new(BUSY_FOR),
             late_creates,
         };
         match bounded(config.request_timeout, session.prepare()).await {

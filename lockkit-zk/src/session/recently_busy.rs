@@ -17,11 +17,11 @@
 //! * The claim is given up: it ends at once, because the read has no effect.
 //! * A node looks like a contender and is none (its name and number were made up): a claim's node may be before it and
 //!   be granted, but a read cannot see that. So a read never extends how long a lock counts as recently busy.
-//!   [`BUSY_AGE_MAX`] after the last node of a try was behind another one, the next try creates a node.
+//!   [`BUSY_FOR`] after the last node of a try was behind another one, the next try creates a node.
 
-use std::{collections::HashMap, sync::Mutex, time::Duration};
+use std::time::Duration;
 
-use lockkit_core::{BootInstant, LockName, backend::Claim, support::lock};
+use lockkit_core::backend::Claim;
 use tracing::trace;
 
 use super::ZkSession;
@@ -32,37 +32,7 @@ use crate::{
 };
 
 /// How long a lock counts as recently busy after a node of a try was behind another one.
-const BUSY_AGE_MAX: Duration = Duration::from_secs(60);
-
-/// Locks that are remembered per session, at most. Beyond that the oldest one is forgotten.
-const BUSY_NAMES_MAX: usize = 1024;
-
-/// The locks that tries of this session have lately found busy, and when.
-#[derive(Debug, Default)]
-pub(crate) struct RecentlyBusy(Mutex<HashMap<LockName, BootInstant>>);
-
-impl RecentlyBusy {
-    /// Remembers that a node of a try was behind another one.
-    pub(crate) fn insert(&self, name: &LockName, now: BootInstant) {
-        let mut found = lock(&self.0);
-        if found.len() >= BUSY_NAMES_MAX && !found.contains_key(name) {
-            found.retain(|_, at| now.since(*at) < BUSY_AGE_MAX);
-            if found.len() >= BUSY_NAMES_MAX {
-                let oldest = found.iter().min_by_key(|(_, at)| **at).map(|(name, _)| name.clone());
-                oldest.and_then(|oldest| found.remove(&oldest));
-            }
-        }
-        found.insert(name.clone(), now);
-    }
-
-    fn contains(&self, name: &LockName, now: BootInstant) -> bool {
-        lock(&self.0).get(name).is_some_and(|at| now.since(*at) < BUSY_AGE_MAX)
-    }
-
-    fn remove(&self, name: &LockName) {
-        lock(&self.0).remove(name);
-    }
-}
+pub(super) const BUSY_FOR: Duration = Duration::from_secs(60);
 
 impl ZkSession {
     /// Returns whether a read shows that a lock is still busy; false without a read if the claim waits, or if the lock
@@ -98,46 +68,5 @@ impl ZkSession {
             Err(error) if error.effect == Effect::Missing => Ok(false),
             Err(error) => Err(error),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn name(number: usize) -> LockName {
-        LockName::new(format!("job-{number}")).unwrap()
-    }
-
-    fn at(seconds: u64) -> BootInstant {
-        BootInstant::from_start(Duration::from_secs(seconds))
-    }
-
-    #[test]
-    fn busy_lock_is_remembered_for_a_time() {
-        let busy = RecentlyBusy::default();
-        busy.insert(&name(1), at(10));
-        assert!(busy.contains(&name(1), at(69)) && !busy.contains(&name(2), at(10)));
-        assert!(!busy.contains(&name(1), at(70)));
-        busy.remove(&name(1));
-        assert!(!busy.contains(&name(1), at(10)));
-    }
-
-    #[test]
-    fn remembered_locks_are_bounded_and_the_oldest_is_forgotten() {
-        let busy = RecentlyBusy::default();
-        (0..BUSY_NAMES_MAX).for_each(|number| busy.insert(&name(number), at(number as u64 / 100)));
-        // A lock that is remembered already displaces none.
-        busy.insert(&name(0), at(20));
-        assert!(busy.contains(&name(1), at(20)));
-        busy.insert(&name(BUSY_NAMES_MAX), at(20));
-        assert_eq!(lock(&busy.0).len(), BUSY_NAMES_MAX);
-        assert!(busy.contains(&name(0), at(20)) && busy.contains(&name(BUSY_NAMES_MAX), at(20)));
-        // Those of the first second are as old as each other.
-        let forgotten = (1..100).filter(|number| !busy.contains(&name(*number), at(20)));
-        assert_eq!(forgotten.count(), 1);
-        // Those that are too old go first.
-        busy.insert(&name(BUSY_NAMES_MAX + 1), at(65));
-        assert!(lock(&busy.0).len() < BUSY_NAMES_MAX - 400);
     }
 }

@@ -40,7 +40,7 @@ impl ZkSession {
             }
             claim.note_contended();
             if !claim.wait() {
-                self.recently_busy.insert(claim.name(), self.server.liveness.now());
+                self.recently_busy.record(claim.name(), self.server.liveness.now());
                 return Ok(ClaimOutcome::GaveUp);
             }
             if self.wait_for_change(claim, &path, stat.czxid, watcher).await?.is_break() {
