@@ -165,16 +165,23 @@ impl From<Client> for RequestError {
     }
 }
 
-/// Returns the first check that failed in a transaction of checks only; the others are unknown then.
-pub(crate) fn failed_check<T>(answer: Result<T, MultiWriteError>) -> Result<Option<usize>, Client> {
+/// Returns the first operation of a transaction that failed, with its error; `None` if the transaction was executed.
+pub(crate) fn failed_operation<T>(
+    answer: Result<T, MultiWriteError>,
+) -> Result<Option<(usize, Client)>, Client> {
     match answer {
         Ok(_) => Ok(None),
-        Err(MultiWriteError::OperationFailed { index, source: Client::NoNode | Client::BadVersion }) => {
-            Ok(Some(index))
-        }
-        Err(MultiWriteError::OperationFailed { source, .. } | MultiWriteError::RequestFailed { source }) => {
-            Err(source)
-        }
+        Err(MultiWriteError::OperationFailed { index, source }) => Ok(Some((index, source))),
+        Err(MultiWriteError::RequestFailed { source }) => Err(source),
+    }
+}
+
+/// Returns the first check that failed in a transaction of checks only; the others are unknown then.
+pub(crate) fn failed_check<T>(answer: Result<T, MultiWriteError>) -> Result<Option<usize>, Client> {
+    match failed_operation(answer)? {
+        None => Ok(None),
+        Some((index, Client::NoNode | Client::BadVersion)) => Ok(Some(index)),
+        Some((_, error)) => Err(error),
     }
 }
 

@@ -6,7 +6,7 @@
 //! ended here; by then its holders no longer rely on it. A session that is abandoned earlier is only marked lost: the
 //! keeper closes it after it has marked the holds lost.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use lockkit_core::support::SessionState;
 use tracing::{debug, warn};
@@ -18,33 +18,29 @@ use crate::{liveness::Liveness, wire::Connection};
 const CLOCK_CHECK_MAX: Duration = Duration::from_secs(1);
 
 /// Watches one session until it is over.
-pub(crate) struct Watchdog {
-    pub(crate) connection_states: StateWatcher,
-    pub(crate) state: SessionState,
-    pub(crate) liveness: std::sync::Arc<Liveness>,
-    pub(crate) client: Connection,
-}
-
-impl Watchdog {
-    pub(crate) async fn watch(mut self) {
-        loop {
-            let left = self.liveness.left();
-            if left.is_zero() {
-                warn!("session ended: not renewed for a ttl");
-                break;
-            }
-            tokio::select! {
-                () = self.state.closed() => break,
-                () = tokio::time::sleep(left.min(CLOCK_CHECK_MAX)) => {}
-                connection_state = self.connection_states.changed() => {
-                    debug!(?connection_state, "connection state");
-                    if connection_state.is_terminated() {
-                        break;
-                    }
+pub(crate) async fn watch(
+    mut connection_states: StateWatcher,
+    state: SessionState,
+    liveness: Arc<Liveness>,
+    client: Connection,
+) {
+    loop {
+        let left = liveness.left();
+        if left.is_zero() {
+            warn!("session ended: not renewed for a ttl");
+            break;
+        }
+        tokio::select! {
+            () = state.closed() => break,
+            () = tokio::time::sleep(left.min(CLOCK_CHECK_MAX)) => {}
+            connection_state = connection_states.changed() => {
+                debug!(?connection_state, "connection state");
+                if connection_state.is_terminated() {
+                    break;
                 }
             }
         }
-        self.state.mark_lost();
-        self.client.end();
     }
+    state.mark_lost();
+    client.end();
 }

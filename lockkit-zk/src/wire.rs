@@ -33,7 +33,7 @@ use crate::{
     error::{Effect, RequestError, failed_check},
     liveness::Liveness,
     session::Epochs,
-    watchdog::Watchdog,
+    watchdog,
 };
 
 /// The requests of one session.
@@ -62,13 +62,12 @@ impl Server {
         let (state, liveness) = (SessionState::default(), Arc::new(liveness));
         let (connection_states, session_id) = (client.state_watcher(), client.session_id().0);
         let client = Connection(Arc::new(Mutex::new(Some(Arc::new(client)))));
-        let watchdog = Watchdog {
-            connection_states: connection_states.clone(),
-            state: state.clone(),
-            liveness: Arc::clone(&liveness),
-            client: client.clone(),
-        };
-        tokio::spawn(watchdog.watch());
+        tokio::spawn(watchdog::watch(
+            connection_states.clone(),
+            state.clone(),
+            Arc::clone(&liveness),
+            client.clone(),
+        ));
         Self {
             client,
             connection_states,

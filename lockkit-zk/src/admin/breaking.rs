@@ -33,7 +33,7 @@ use zookeeper_client::{Error as ClientError, MultiWriteError};
 
 use crate::{
     ZkBackend,
-    error::{Effect, RequestError},
+    error::{Effect, RequestError, failed_operation},
     keys::{self, Form},
     sequence::in_order,
     wire::{CreatedNode, Server},
@@ -153,20 +153,16 @@ impl Server {
         }
         writes.add_delete(node, None)?;
         let committed = writes.commit();
-        self.through_leader(sent, async { deletion(committed.await.map(drop)) }).await
+        self.through_leader(sent, async { deletion(committed.await) }).await
     }
 }
 
 /// Returns what the answer to a check of the directory and a deletion says.
-fn deletion(answer: Result<(), MultiWriteError>) -> Result<Deletion, ClientError> {
-    match answer {
-        Ok(()) => Ok(Deletion::Done),
-        Err(MultiWriteError::OperationFailed { source: ClientError::NoNode, .. }) => Ok(Deletion::Gone),
-        Err(MultiWriteError::OperationFailed { source: ClientError::BadVersion, .. }) => {
-            Ok(Deletion::OtherDirectory)
-        }
-        Err(MultiWriteError::OperationFailed { source, .. } | MultiWriteError::RequestFailed { source }) => {
-            Err(source)
-        }
+fn deletion<T>(answer: Result<T, MultiWriteError>) -> Result<Deletion, ClientError> {
+    match failed_operation(answer)? {
+        None => Ok(Deletion::Done),
+        Some((_, ClientError::NoNode)) => Ok(Deletion::Gone),
+        Some((_, ClientError::BadVersion)) => Ok(Deletion::OtherDirectory),
+        Some((_, error)) => Err(error),
     }
 }

@@ -22,7 +22,7 @@ use zookeeper_client::{Error as ClientError, MultiWriteError};
 
 use super::heartbeat::create_client_node;
 use crate::{
-    error::{Effect, RequestError},
+    error::{Effect, RequestError, failed_operation},
     keys::Layout,
     wire::{CreatedNode, Server},
 };
@@ -112,7 +112,7 @@ impl Server {
         writes.add_check_version(&layout.client(self.session_id()), epoch)?;
         writes.add_delete(path, None)?;
         let committed = writes.commit();
-        self.through_leader(sent, async { is_deleted(committed.await.map(drop)) }).await
+        self.through_leader(sent, async { is_deleted(committed.await) }).await
     }
 
     /// Begins the next epoch of the session.
@@ -136,16 +136,11 @@ impl Server {
 }
 
 /// Returns whether the node of a deletion in an epoch is gone; false if the epoch is another one.
-fn is_deleted(answer: Result<(), MultiWriteError>) -> Result<bool, ClientError> {
-    match answer {
-        Ok(()) => Ok(true),
-        Err(MultiWriteError::OperationFailed {
-            index: 0,
-            source: ClientError::BadVersion | ClientError::NoNode,
-        }) => Ok(false),
-        Err(MultiWriteError::OperationFailed { source: ClientError::NoNode, .. }) => Ok(true),
-        Err(MultiWriteError::OperationFailed { source, .. } | MultiWriteError::RequestFailed { source }) => {
-            Err(source)
-        }
+fn is_deleted<T>(answer: Result<T, MultiWriteError>) -> Result<bool, ClientError> {
+    match failed_operation(answer)? {
+        None => Ok(true),
+        Some((0, ClientError::BadVersion | ClientError::NoNode)) => Ok(false),
+        Some((_, ClientError::NoNode)) => Ok(true),
+        Some((_, error)) => Err(error),
     }
 }

@@ -26,7 +26,7 @@ use lockkit_core::{
 use zookeeper_client::{CreateMode, Error as ClientError, MultiWriteError};
 
 use crate::{
-    error::{Effect, RequestError},
+    error::{Effect, RequestError, failed_operation},
     session::ZkSession,
     wire::{ANY_VERSION, Server},
 };
@@ -108,23 +108,22 @@ impl Server {
             }
         }
         let committed = writes.commit();
-        self.through_leader(sent, async { guarded_write(committed.await.map(drop), version.is_none()) }).await
+        self.through_leader(sent, async { guarded_write(committed.await, version.is_none()) }).await
     }
 }
 
 /// Returns what the answer to a check and a write says.
-fn guarded_write(answer: Result<(), MultiWriteError>, is_create: bool) -> Result<GuardedWrite, ClientError> {
-    let (index, source) = match answer {
-        Ok(()) => return Ok(GuardedWrite::Written),
-        Err(MultiWriteError::OperationFailed { index, source }) => (index, source),
-        Err(MultiWriteError::RequestFailed { source }) => return Err(source),
-    };
-    match (index, source) {
-        (0, ClientError::NoNode) => Ok(GuardedWrite::NoHolder),
-        (_, ClientError::NoNode) if is_create => Ok(GuardedWrite::NoDirectory),
-        (_, ClientError::NoNode | ClientError::NodeExists | ClientError::BadVersion) => {
+fn guarded_write<T>(
+    answer: Result<T, MultiWriteError>,
+    is_create: bool,
+) -> Result<GuardedWrite, ClientError> {
+    match failed_operation(answer)? {
+        None => Ok(GuardedWrite::Written),
+        Some((0, ClientError::NoNode)) => Ok(GuardedWrite::NoHolder),
+        Some((_, ClientError::NoNode)) if is_create => Ok(GuardedWrite::NoDirectory),
+        Some((_, ClientError::NoNode | ClientError::NodeExists | ClientError::BadVersion)) => {
             Ok(GuardedWrite::OtherVersion)
         }
-        (_, source) => Err(source),
+        Some((_, error)) => Err(error),
     }
 }
