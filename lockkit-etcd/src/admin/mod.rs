@@ -1,8 +1,8 @@
 //! What an operator asks of etcd, without a session.
 
-mod break_lock;
+mod breaking;
 mod cursor;
-mod list;
+mod listing;
 mod lock_keys;
 
 use std::{collections::HashMap, time::Duration};
@@ -16,7 +16,7 @@ use lockkit_core::{
 use tracing::debug;
 
 use self::{
-    list::names_an_entry,
+    listing::names_an_entry,
     lock_keys::{FoundKeys, LockKeys},
 };
 use crate::{
@@ -63,7 +63,7 @@ impl Admin for EtcdBackend {
     async fn break_lock(&self, name: &LockName, holder: &Contender) -> Result<bool> {
         let layout = self.config.layout();
         let keys = LockKeys::of(&layout, name)?;
-        let end = async { break_lock::break_hold(&self.connect().await?, &layout, &keys, holder).await };
+        let end = async { breaking::break_hold(&self.connect().await?, &layout, &keys, holder).await };
         self.named(end.await, "break").await.map_err(|error| error.with_lock(name))
     }
 }
@@ -247,7 +247,7 @@ mod tests {
             put(&script, &name, 8);
             let seen = keys.read(&server, 2).await.unwrap().inspection().inspection;
             script.rule(first(1, "Txn", fate));
-            let broken = break_lock::break_hold(&server, &layout, &keys, &seen.holder.unwrap()).await;
+            let broken = breaking::break_hold(&server, &layout, &keys, &seen.holder.unwrap()).await;
             assert_eq!(broken.map_err(|fault| fault.kind()), outcome);
             assert_eq!(script.keys("lockkit/x").len(), 1);
         }
@@ -284,7 +284,7 @@ mod tests {
             Fate::Served
         });
         script.take_calls();
-        assert!(break_lock::break_hold(&server, &layout, &keys, &contender).await.unwrap());
+        assert!(breaking::break_hold(&server, &layout, &keys, &contender).await.unwrap());
         assert_eq!((script.count("Txn"), script.keys("lockkit/x/7").len()), (9, 0));
     }
 

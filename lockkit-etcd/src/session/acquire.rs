@@ -1,4 +1,4 @@
-//! A claim up to its grant: enqueue, [wait](super::wait), and withdraw if it is not granted.
+//! A claim up to its grant: enqueue, [wait](super::waiting), and withdraw if it is not granted.
 //!
 //! Failure cases:
 //!

@@ -26,7 +26,7 @@ mod rewrite;
 mod single;
 #[cfg(test)]
 pub(crate) mod tests;
-mod wait;
+mod waiting;
 mod watch;
 
 use std::{sync::Arc, time::Duration};

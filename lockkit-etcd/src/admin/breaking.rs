@@ -10,7 +10,7 @@
 //!   again. After [`HANDOFFS_MAX`] attempts the hold ends without a handoff; the waiters watch its keys.
 //! * The holder learns of it by its client's key `broken`, which the same transaction puts if the client is alive. If
 //!   that event is lost, its next heartbeat finds the keys gone. The latter is the only way for a holder of
-//!   [`Form::Rpc`](crate::Form::Rpc), which watches nothing. A program of another kind is not told.
+//!   [`Form::Rpc`](crate::Form::Rpc), which watches nothing. A program of another kind is not notified.
 //! * The holder is pinned. Its key goes all the same; the lease of the pin expires without keys.
 //! * A copy of the holder's enqueue is still under way, and creates its key again. That client has a hold with another
 //!   create revision: its heartbeat finds the loss, and its release deletes the key ([`release`](crate::session::release)).
