@@ -26,7 +26,7 @@ use crate::{
     EtcdConfig,
     client::{self, Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse},
     error::{Effect, RequestError},
-    login::{Login, LoginNumber},
+    login::{LoginNumber, SharedLogin},
     outage::Outage,
     tls::with_tls,
     wire::{Revision, revision_of},
@@ -51,7 +51,7 @@ pub(crate) struct Server {
     endpoints: usize,
     /// The endpoints, for errors.
     names: Arc<str>,
-    login: Arc<Login>,
+    login: Arc<SharedLogin>,
     outage: Arc<Outage>,
     highest_revision: Arc<AtomicI64>,
 }

@@ -15,12 +15,12 @@ pub(crate) type LoginNumber = u64;
 
 /// The number of the latest login, and the mutex of those who renew it.
 #[derive(Debug, Default)]
-pub(crate) struct Login {
+pub(crate) struct SharedLogin {
     number: AtomicU64,
     renewing: Mutex<()>,
 }
 
-impl Login {
+impl SharedLogin {
     /// Returns the number of the latest login.
     pub(crate) fn number(&self) -> LoginNumber {
         self.number.load(Ordering::Acquire)

@@ -192,7 +192,7 @@ pub(crate) fn put_epoch(client: &ClientKeys) -> TxnOp {
 
 /// The result of a transaction that deletes a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Removal {
+pub(crate) enum RemovalReply {
     /// The key was deleted.
     Done,
     /// The key did not exist.
@@ -204,15 +204,16 @@ pub(crate) enum Removal {
 }
 
 /// Parses the reply to one of the transactions that delete a key.
-pub(crate) fn parse_removal(answer: &TxnResponse) -> Result<Removal, RequestError> {
+pub(crate) fn parse_removal(answer: &TxnResponse) -> Result<RemovalReply, RequestError> {
     if answer.succeeded() {
-        return Ok(Removal::Done);
+        return Ok(RemovalReply::Done);
     }
     match answer.op_responses().first() {
-        None => Ok(Removal::Refuted),
-        Some(TxnOpResponse::Get(own)) => {
-            Ok(own.kvs().first().map_or(Removal::AlreadyGone, |kv| Removal::StillThere(kv.create_revision())))
-        }
+        None => Ok(RemovalReply::Refuted),
+        Some(TxnOpResponse::Get(own)) => Ok(match own.kvs().first() {
+            None => RemovalReply::AlreadyGone,
+            Some(kv) => RemovalReply::StillThere(kv.create_revision()),
+        }),
         _ => Err(RequestError::unexpected("a reply to another transaction")),
     }
 }

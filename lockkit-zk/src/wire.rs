@@ -32,7 +32,7 @@ use crate::{
     config::Parents,
     error::{Effect, RequestError, failed_check},
     liveness::Liveness,
-    session::Epochs,
+    session::LateDeletions,
     watchdog,
 };
 
@@ -44,7 +44,7 @@ pub(crate) struct Server {
     pub(crate) state: SessionState,
     pub(crate) liveness: Arc<Liveness>,
     pub(crate) access: Access,
-    pub(crate) epochs: Epochs,
+    pub(crate) late_deletions: LateDeletions,
     parents: Parents,
 }
 
@@ -75,7 +75,7 @@ impl Server {
             state,
             liveness,
             access,
-            epochs: Epochs::default(),
+            late_deletions: LateDeletions::default(),
             parents,
         }
     }

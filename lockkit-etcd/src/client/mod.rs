@@ -70,7 +70,7 @@ const TCP_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const TCP_PROBES: u32 = 3;
 
 /// The token of a login, which all requests of a client send.
-type Token = Arc<Mutex<Option<MetadataValue<Ascii>>>>;
+type LoginToken = Arc<Mutex<Option<MetadataValue<Ascii>>>>;
 
 /// A channel that adds what every request carries.
 type Connection = InterceptedService<Channel, Headers>;
@@ -175,7 +175,7 @@ pub(crate) struct Client {
     /// Sends no token: that of an earlier login may have expired.
     auth: AuthClient<Connection>,
     login: Option<Arc<(String, String)>>,
-    token: Token,
+    token: LoginToken,
 }
 
 impl Client {
@@ -193,10 +193,10 @@ impl Client {
 
     /// Returns a client whose requests go over this channel.
     fn over(channel: &Channel, login: Option<(String, String)>) -> Self {
-        let token = Token::default();
+        let token = LoginToken::default();
         let with = |token| InterceptedService::new(channel.clone(), Headers { token });
         Self {
-            auth: AuthClient::new(with(Token::default())),
+            auth: AuthClient::new(with(LoginToken::default())),
             connection: with(Arc::clone(&token)),
             login: login.map(Arc::new),
             token,
@@ -241,7 +241,7 @@ impl Client {
 /// Adds what every request carries.
 #[derive(Clone)]
 struct Headers {
-    token: Token,
+    token: LoginToken,
 }
 
 impl Interceptor for Headers {

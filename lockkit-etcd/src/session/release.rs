@@ -30,7 +30,7 @@ use crate::{
     forms::ExclusiveKey,
     handoff::Handoff,
     keys::ClaimKey,
-    wire::{self, QueuedKey, Removal, Revision, queued_keys, revision_of},
+    wire::{self, QueuedKey, RemovalReply, Revision, queued_keys, revision_of},
 };
 
 /// Successors that are tried before a hold ends without a handoff.
@@ -80,8 +80,8 @@ impl EtcdSession {
             };
             match removal {
                 None => break,
-                Some(Removal::Refuted) => {}
-                Some(Removal::StillThere(created)) if created == own => {}
+                Some(RemovalReply::Refuted) => {}
+                Some(RemovalReply::StillThere(created)) if created == own => {}
                 Some(removal) => return self.finish(entry, removal, bump_epoch).await,
             }
             self.claims.order.forget(&entry.queue);
@@ -100,7 +100,7 @@ impl EtcdSession {
         own: Revision,
         next: &QueuedKey,
         bump_epoch: bool,
-    ) -> Result<Option<Removal>, RequestError> {
+    ) -> Result<Option<RemovalReply>, RequestError> {
         let name = next.name();
         let Some(successor) = ClaimKey::parse(&name) else { return Ok(None) };
         let is_own = self.claims.uses(&name);
@@ -115,7 +115,7 @@ impl EtcdSession {
             Err(fault) if fault.asks_for_less() => return Ok(None),
             removal => removal?,
         };
-        if is_own && removal == Removal::Done {
+        if is_own && removal == RemovalReply::Done {
             let key = name.into_owned();
             self.claims.deliver(Handoff { key, created: next.created, next: Vec::new() });
         }
@@ -155,14 +155,14 @@ impl EtcdSession {
     async fn finish(
         &self,
         entry: &QueueEntry,
-        removal: Removal,
+        removal: RemovalReply,
         bump_epoch: bool,
     ) -> Result<(), RequestError> {
         // Also if another client has deleted the key: a copy of the enqueue that is still under way would create it
         // again, and nobody would delete it.
         // A guard key does not end with the entry that an operator deleted.
         let is_left = bump_epoch || entry.exclusive.as_ref().is_some_and(ExclusiveKey::may_exist);
-        if is_left && removal == Removal::AlreadyGone || matches!(removal, Removal::StillThere(_)) {
+        if is_left && removal == RemovalReply::AlreadyGone || matches!(removal, RemovalReply::StillThere(_)) {
             let keys = self.entry_keys(entry);
             self.take_away(entry, |bump| wire::withdraw(&keys, bump), bump_epoch).await?;
         }
@@ -176,11 +176,11 @@ impl EtcdSession {
         entry: &QueueEntry,
         txn: impl Fn(bool) -> Txn,
         bump_epoch: bool,
-    ) -> Result<Removal, RequestError> {
+    ) -> Result<RemovalReply, RequestError> {
         let answer = match self.send_removal(entry, txn(bump_epoch)).await {
             Err(fault) if bump_epoch && fault.effect == Effect::Full => {
                 let removal = wire::parse_removal(&self.send_removal(entry, txn(false)).await?)?;
-                if matches!(removal, Removal::Done | Removal::AlreadyGone) {
+                if matches!(removal, RemovalReply::Done | RemovalReply::AlreadyGone) {
                     self.owe_bump(entry);
                 }
                 return Ok(removal);
@@ -188,7 +188,7 @@ impl EtcdSession {
             answer => answer?,
         };
         let removal = wire::parse_removal(&answer)?;
-        if bump_epoch && removal == Removal::Done {
+        if bump_epoch && removal == RemovalReply::Done {
             self.epoch.observe(revision_of(answer.header())?);
             entry.epoch_bumped();
         }

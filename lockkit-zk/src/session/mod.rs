@@ -12,11 +12,11 @@
 
 mod acquire;
 mod creation;
-mod epochs;
 mod existence;
 mod granted_nodes;
 mod heartbeat;
 mod late_creates;
+mod late_deletions;
 mod powers;
 mod recently_busy;
 mod release;
@@ -35,12 +35,14 @@ use lockkit_core::{
 };
 use tracing::warn;
 
-pub(crate) use self::{epochs::Epochs, granted_nodes::GrantedNodes, heartbeat::HEARTBEATS_PER_TTL};
 use self::{
     existence::NodeId,
     heartbeat::{Heartbeats, create_client_node},
     late_creates::LateCreates,
     recently_busy::BUSY_FOR,
+};
+pub(crate) use self::{
+    granted_nodes::GrantedNodes, heartbeat::HEARTBEATS_PER_TTL, late_deletions::LateDeletions,
 };
 use crate::{
     ZkConfig,

@@ -3,7 +3,7 @@
 //! Failure cases:
 //!
 //! * The reply is lost: the deletion is repeated; if the node is missing, the release has succeeded. Where [names
-//!   recur](crate::keys::Form::names_recur), the node is read first, and [nothing deletes late](super::epochs).
+//!   recur](crate::keys::Form::names_recur), the node is read first, and [nothing deletes late](super::late_deletions).
 //! * The server refuses the deletion (its ACL): the session is abandoned, and the node ends with it.
 //! * The server is unavailable: the keeper repeats the release until the session is over, and the node ends with it.
 

@@ -115,10 +115,10 @@ async fn operators_delete_of_a_lock_with_its_directory_ends_the_wait() {
     release(&holder, &held).await;
 }
 
-/// Where the lock is one node, a release is sent in an epoch, the version of the client's own node. An old release could
-/// hit the next holder's node if epochs repeated.
+/// Where the lock is one node, a release checks the version of the client's own node. An old release could hit the next
+/// holder's node if versions repeated.
 #[tokio::test(flavor = "multi_thread")]
-async fn release_begins_an_epoch_above_the_last_whatever_became_of_the_clients_own_node() {
+async fn release_raises_the_version_above_the_last_whatever_became_of_the_clients_own_node() {
     let server = own_server();
     let session = session_at(&format!("{}/?form=single", server.url()), LONG).await;
     let own = format!("/lockkit/:clients/{}", server.children("/lockkit/:clients").unwrap()[0]);
@@ -130,7 +130,7 @@ async fn release_begins_an_epoch_above_the_last_whatever_became_of_the_clients_o
     assert_eq!(version().await, Some(2));
     let second = acquire(&session, &fresh_name()).await;
     release(&session, &second).await;
-    assert_eq!(version().await, Some(2), "an epoch without a reason");
+    assert_eq!(version().await, Some(2), "a new version without a reason");
     let third = acquire(&session, &fresh_name()).await;
     assert!(server.delete(&own).unwrap());
     release(&session, &third).await;

@@ -1,16 +1,15 @@
 //! Deletes nodes whose name may become that of another claim's node.
 //!
 //! There, a deletion without an answer is a danger: the server may execute it [late](super::late_creates), when the next
-//! holder's node has the name. So each one is sent in an epoch, the version of the client's own node, which its
-//! transaction checks. If it is not answered, the client begins the next epoch before it deletes again: whatever is not
-//! executed by then is refused.
+//! holder's node has the name. So its transaction checks the version of the client's own node. If it is not answered, the
+//! client raises that version before it deletes again: whatever is not executed by then is refused.
 //!
 //! Failure cases:
 //!
-//! * The answer to the beginning of an epoch is lost: the caller repeats its deletion, and that begins another one.
-//! * Another call has begun the next epoch meanwhile: this deletion had no effect, and is sent in the new one.
+//! * The answer to the write that raises the version is lost: the caller repeats its deletion, and that raises it again.
+//! * Another call has raised the version meanwhile: this deletion had no effect, and is sent with the new one.
 //! * An operator deletes the client's own node: it is created again, and written until its version is above the last. Until
-//!   then a deletion of an earlier epoch may be executed.
+//!   then a deletion with an earlier version may be executed.
 
 use std::{
     collections::HashMap,
@@ -27,40 +26,40 @@ use crate::{
     wire::{CreatedNode, Server},
 };
 
-/// How often a deletion is sent because another call has begun the next epoch meanwhile.
+/// How often a deletion is sent because another call has raised the version meanwhile.
 const DELETION_TRIES: u32 = 10;
 
-/// The epoch of a session, and the deletions whose answer is not known.
+/// The version of a client's own node, and the deletions whose answer is not known.
 #[derive(Debug, Default)]
-pub(crate) struct Epochs(Mutex<EpochRecord>);
+pub(crate) struct LateDeletions(Mutex<DeletionRecord>);
 
 #[derive(Debug, Default)]
-struct EpochRecord {
-    current: i32,
-    /// In which epoch the node that this transaction created was to be deleted.
+struct DeletionRecord {
+    version: i32,
+    /// The version that was checked by the deletion of the node that this transaction created.
     unanswered: HashMap<i64, i32>,
 }
 
-impl Epochs {
-    /// Remembers a deletion that is not answered yet; returns the epoch in which it is sent.
+impl LateDeletions {
+    /// Remembers a deletion that is not answered yet; returns the version that it checks.
     fn sent(&self, node: &CreatedNode) -> i32 {
-        let mut epochs = self.lock();
-        let current = epochs.current;
-        epochs.unanswered.insert(node.czxid, current);
-        current
+        let mut record = self.lock();
+        let version = record.version;
+        record.unanswered.insert(node.czxid, version);
+        version
     }
 
     fn answered(&self, node: &CreatedNode) {
         self.lock().unanswered.remove(&node.czxid);
     }
 
-    /// Whether this node was to be deleted in the current epoch.
+    /// Returns whether a deletion of this node may still be executed: it checks the current version.
     fn is_unanswered(&self, node: &CreatedNode) -> bool {
-        let epochs = self.lock();
-        epochs.unanswered.get(&node.czxid).is_some_and(|epoch| *epoch >= epochs.current)
+        let record = self.lock();
+        record.unanswered.get(&node.czxid).is_some_and(|version| *version >= record.version)
     }
 
-    fn lock(&self) -> MutexGuard<'_, EpochRecord> {
+    fn lock(&self) -> MutexGuard<'_, DeletionRecord> {
         lock(&self.0)
     }
 }
@@ -80,51 +79,58 @@ impl Server {
                 Err(error) => return Err(error),
             };
             if !is_there {
-                self.epochs.answered(node);
+                self.late_deletions.answered(node);
                 return Ok(());
             }
-            let epoch = self.epochs.sent(node);
-            let is_done = self.delete_in_epoch(layout, epoch, &node.path).await?;
-            self.epochs.answered(node);
+            let version = self.late_deletions.sent(node);
+            let is_done = self.delete_at_version(layout, version, &node.path).await?;
+            self.late_deletions.answered(node);
             if is_done {
                 return Ok(());
             }
-            if self.epochs.lock().current <= epoch {
-                self.begin_epoch(layout).await?;
+            if self.late_deletions.lock().version <= version {
+                self.raise_version(layout).await?;
             }
         }
         let what = "other releases of this client came first; try again";
         Err(RequestError::new(Effect::Busy, ErrorKind::Unavailable, what))
     }
 
-    /// After this, an earlier deletion of this node has been executed, and this server shows that, or it never will be.
+    /// Makes sure that an earlier deletion of this node has been executed, and that this server shows it, or that it never
+    /// will be.
     async fn pass_unanswered(&self, layout: &Layout, node: &CreatedNode) -> Result<(), RequestError> {
-        match self.epochs.is_unanswered(node) {
-            true => self.begin_epoch(layout).await,
+        match self.late_deletions.is_unanswered(node) {
+            true => self.raise_version(layout).await,
             false => self.check(&[&layout.client(self.session_id())]).await.map(drop),
         }
     }
 
-    /// Deletes a node in this epoch; returns whether it is gone, or else that the epoch is another one.
-    async fn delete_in_epoch(&self, layout: &Layout, epoch: i32, path: &str) -> Result<bool, RequestError> {
+    /// Deletes a node if the client's own node has this version; returns whether it is gone, or else that the version is
+    /// another one.
+    async fn delete_at_version(
+        &self,
+        layout: &Layout,
+        version: i32,
+        path: &str,
+    ) -> Result<bool, RequestError> {
         let (client, sent) = (self.client()?, self.liveness.now());
         let mut writes = client.new_multi_writer();
-        writes.add_check_version(&layout.client(self.session_id()), epoch)?;
+        writes.add_check_version(&layout.client(self.session_id()), version)?;
         writes.add_delete(path, None)?;
         let committed = writes.commit();
         self.through_leader(sent, async { is_deleted(committed.await) }).await
     }
 
-    /// Begins the next epoch of the session.
-    async fn begin_epoch(&self, layout: &Layout) -> Result<(), RequestError> {
-        let (node, last) = (layout.client(self.session_id()), self.epochs.lock().current);
+    /// Raises the version of the client's own node.
+    async fn raise_version(&self, layout: &Layout) -> Result<(), RequestError> {
+        let (node, last) = (layout.client(self.session_id()), self.late_deletions.lock().version);
         loop {
             let (client, sent) = (self.client()?, self.liveness.now());
             let written = client.set_data(&node, b"", None);
             match self.through_leader(sent, written).await {
                 Ok(stat) if stat.version > last => {
-                    let mut epochs = self.epochs.lock();
-                    epochs.current = epochs.current.max(stat.version);
+                    let mut record = self.late_deletions.lock();
+                    record.version = record.version.max(stat.version);
                     return Ok(());
                 }
                 Ok(_) => {}
@@ -135,7 +141,7 @@ impl Server {
     }
 }
 
-/// Returns whether the node of a deletion in an epoch is gone; false if the epoch is another one.
+/// Returns whether the node of a deletion is gone; false if the version of the client's own node is another one.
 fn is_deleted<T>(answer: Result<T, MultiWriteError>) -> Result<bool, ClientError> {
     match failed_operation(answer)? {
         None => Ok(true),
