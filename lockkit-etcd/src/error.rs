@@ -59,28 +59,29 @@ impl RequestError {
         Self { effect, kind, message: message.into(), at: None }
     }
 
-    /// No reply within the time limit of a request.
+    /// Returns the error of a request without a reply within its time limit.
     pub(crate) fn no_reply() -> Self {
         Self::new(Effect::Unknown, ErrorKind::Unavailable, NO_REPLY)
     }
 
-    /// No connection to send it on. A lack of trust lasts until an operator acts, but another endpoint may be trusted.
+    /// Returns the error of a request that was not sent for lack of a connection. A lack of trust lasts until an
+    /// operator acts, but another endpoint may be trusted.
     pub(crate) fn not_connected(error: &(dyn StdError + 'static)) -> Self {
         let kind = if causes(error).any(is_distrust) { ErrorKind::Denied } else { ErrorKind::Unavailable };
         Self::new(Effect::NotSent, kind, format!("cannot connect: {}", last_cause(error)))
     }
 
-    /// The client's lease has ended.
+    /// Returns the error of a request whose lease has ended.
     pub(crate) fn lease_gone() -> Self {
         Self::new(Effect::LeaseGone, ErrorKind::Unavailable, "the client's lease has ended")
     }
 
-    /// Something else interferes; it had no effect.
+    /// Returns the error of a request without an effect, because something else interferes.
     pub(crate) fn busy(what: &'static str) -> Self {
         Self::new(Effect::Busy, ErrorKind::Unavailable, what)
     }
 
-    /// A reply or a state that etcd's interface does not allow.
+    /// Returns the error for a reply or a state that etcd's interface does not allow.
     pub(crate) fn unexpected(what: &'static str) -> Self {
         Self::new(Effect::Refused, ErrorKind::Unexpected, what)
     }

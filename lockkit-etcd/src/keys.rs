@@ -59,7 +59,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// `prefix` is empty or ends with a slash.
+    /// Returns the layout below `prefix`, which is empty or ends with a slash.
     pub(crate) fn new(prefix: &str, names: Names) -> Self {
         Self { prefix: prefix.to_owned(), names, shape: Shape::default() }
     }
@@ -143,12 +143,12 @@ impl Layout {
     }
 }
 
-/// The common beginning of the keys that all clients of this prefix have for themselves.
+/// Returns the common beginning of the keys that all clients of this prefix have for themselves.
 fn clients(prefix: &str) -> String {
     format!("{prefix}:clients/")
 }
 
-/// The common beginning of the records of all locks of this prefix.
+/// Returns the common beginning of the records of all locks of this prefix.
 fn records(prefix: &str) -> String {
     format!("{prefix}:records/")
 }

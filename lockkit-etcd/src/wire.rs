@@ -20,7 +20,7 @@ use crate::{
 /// A revision of the store: that of a reply, or the create or mod revision of a key.
 pub(crate) type Revision = i64;
 
-/// The fencing token of a holder whose key has this create revision, which is never negative
+/// Returns the fencing token of a holder whose key has this create revision, which is never negative
 /// (`docs/decisions/0029-etcd-token-is-the-create-revision.md`).
 pub(crate) fn token(created: Revision) -> FencingToken {
     FencingToken::new(created.unsigned_abs())
@@ -333,7 +333,7 @@ pub(crate) fn revision_of(header: Option<&ResponseHeader>) -> Result<Revision, R
     header.map(ResponseHeader::revision).ok_or_else(|| RequestError::unexpected("a reply without a header"))
 }
 
-/// A linearizable read of these keys; at most 128, the limit of one transaction.
+/// Returns a linearizable read of these keys; at most 128, the limit of one transaction.
 pub(crate) fn read_keys<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Txn {
     Txn::new().and_then(keys.into_iter().map(read_key))
 }

@@ -19,12 +19,12 @@ use zookeeper_client::{Acl, AuthId, Permission};
 pub struct Access(Vec<Acl>);
 
 impl Access {
-    /// Everybody may do everything.
+    /// Returns an ACL by which everybody may do everything.
     pub fn open() -> Self {
         Self(vec![Acl::new(Permission::ALL, AuthId::anyone())])
     }
 
-    /// The user who creates a node may do everything with it, others nothing.
+    /// Returns an ACL by which the user who creates a node may do everything with it, others nothing.
     pub fn creator() -> Self {
         Self(vec![Acl::new(Permission::ALL, AuthId::authed())])
     }

@@ -212,7 +212,7 @@ impl ZkConfig {
         }
     }
 
-    /// The connect string of the client crate.
+    /// Returns the connect string of the client crate.
     pub(crate) fn connect_string(&self) -> String {
         let scheme = if self.tls.is_some() { "tcp+tls://" } else { "tcp://" };
         let servers: Vec<String> = self.servers.iter().map(|server| format!("{scheme}{server}")).collect();

@@ -40,13 +40,13 @@ pub(crate) async fn connect(config: &ZkConfig, ttl: Duration) -> Result<Client, 
     bounded(open_max(config, ttl), connected).await
 }
 
-/// How long a server may be silent until the client tries another one. The client crate's own choice, 0.4 ttl, would let
-/// two silent servers in a row cost the session, and one of them the time in which a session must be open.
+/// Returns how long a server may be silent until the client tries another one. The client crate's own choice, 0.4 ttl,
+/// would let two silent servers in a row cost the session, and one of them the time in which a session must be open.
 fn silence_max(config: &ZkConfig, ttl: Duration) -> Duration {
     (ttl / SILENCES_PER_TTL).min(config.request_timeout.max(SILENCE_MIN))
 }
 
-/// The time in which every server is tried.
+/// Returns the time in which every server is tried.
 fn open_max(config: &ZkConfig, ttl: Duration) -> Duration {
     let servers = u32::try_from(config.servers.len()).unwrap_or(u32::MAX);
     config.request_timeout.max(silence_max(config, ttl)).saturating_mul(servers)

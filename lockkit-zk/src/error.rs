@@ -38,48 +38,48 @@ impl RequestError {
         Self { effect, kind, message: message.into() }
     }
 
-    /// No reply within the time limit of a request.
+    /// Returns the error of a request without a reply within its time limit.
     pub(crate) fn no_reply() -> Self {
         Self::new(Effect::Unknown, ErrorKind::Unavailable, "ZooKeeper did not answer in time")
     }
 
-    /// Not sent, because there is no connection.
+    /// Returns the error of a request that was not sent, because there is no connection.
     pub(crate) fn not_connected() -> Self {
         Self::new(Effect::Busy, ErrorKind::Unavailable, "not connected to ZooKeeper")
     }
 
-    /// The store holds something that no client of this library writes.
+    /// Returns the error for a store that holds something that no client of this library writes.
     pub(crate) fn unexpected(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Effect::Refused, ErrorKind::Unexpected, what)
     }
 
-    /// The configuration is wrong, so a retry cannot succeed.
+    /// Returns the error for a wrong configuration: a retry cannot succeed.
     pub(crate) fn invalid_config(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Effect::Refused, ErrorKind::InvalidConfig, what)
     }
 
-    /// This build does not support that.
+    /// Returns the error for what this build does not support.
     #[cfg(not(all(feature = "sasl", feature = "tls")))]
     pub(crate) fn unsupported(what: &'static str) -> Self {
         Self::new(Effect::Refused, ErrorKind::Unsupported, what)
     }
 
-    /// Whether the same request may succeed later.
+    /// Returns whether the same request may succeed later.
     pub(crate) fn is_transient(&self) -> bool {
         matches!(self.effect, Effect::Unknown | Effect::Busy)
     }
 
-    /// Whether the claim may succeed in another session; a refused login is refused again.
+    /// Returns whether the claim may succeed in another session; a refused login is refused again.
     pub(crate) fn may_succeed_in_another_session(&self) -> bool {
         self.effect == Effect::SessionOver && !self.is_denied()
     }
 
-    /// Whether the server does not support the request.
+    /// Returns whether the server does not support the request.
     pub(crate) fn is_unsupported(&self) -> bool {
         self.kind == ErrorKind::Unsupported
     }
 
-    /// Whether a permission is missing.
+    /// Returns whether a permission is missing.
     pub(crate) fn is_denied(&self) -> bool {
         self.kind == ErrorKind::Denied
     }

@@ -66,15 +66,15 @@ pub enum Form {
 }
 
 impl Form {
-    /// Whether another claim may get a node of the same name. Always where the lock is one node; also where only the
-    /// number distinguishes nodes, because a new directory restarts the numbers.
+    /// Returns whether another claim may get a node of the same name. That is so where the lock is one node; also where
+    /// only the number distinguishes nodes, because a new directory restarts the numbers.
     pub(crate) fn names_recur(self) -> bool {
         self != Self::Curator
     }
 
-    /// What can be done besides locking. Where names recur, a node that exists proves no grant, and ZooKeeper can
-    /// compare only the version of a node, not who has created it. In a queue they recur only with a new directory, which
-    /// a version shows; so a hold can be broken there, but not where the lock is one node.
+    /// Returns what can be done besides locking. Where names recur, a node that exists proves no grant, and ZooKeeper
+    /// can compare only the version of a node, not who has created it. In a queue they recur only with a new directory,
+    /// which a version shows; so a hold can be broken there, but not where the lock is one node.
     pub(crate) fn powers(self) -> Powers {
         let mut powers = Powers::default();
         powers.list = true;
@@ -110,7 +110,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// `root` is empty, or starts with a slash and does not end with one.
+    /// Returns the layout below `root`, which is empty, or starts with a slash and does not end with one.
     pub(crate) fn new(root: &str, names: Option<Names>, form: Form) -> Self {
         Self { root: root.to_owned(), names, form }
     }
@@ -155,7 +155,7 @@ impl Layout {
         format!("{}/{child}", self.root)
     }
 
-    /// Whether a child of that directory may be a lock, of any program.
+    /// Returns whether a child of that directory may be a lock, of any program.
     pub(crate) fn is_lock(&self, child: &str) -> bool {
         ![CLIENTS, RECORDS].contains(&child) && self.node(child) != RESERVED
     }
@@ -202,7 +202,7 @@ impl Layout {
     }
 }
 
-/// Whether this is a valid ZooKeeper path element.
+/// Returns whether this is a valid ZooKeeper path element.
 pub(crate) fn is_node_name(text: &str) -> bool {
     // Like the server, which checks UTF-16 units: no control characters, no surrogates (all characters beyond U+FFFF)
     // and no private characters.
@@ -219,8 +219,8 @@ pub(crate) fn node_prefix(form: Form, claim: ClaimId) -> String {
     }
 }
 
-/// Whether a contender's name, of this library or of Curator, has an id that no other claim gets. Other names recur where
-/// their directory was deleted and created again.
+/// Returns whether a contender's name, of this library or of Curator, has an id that no other claim gets. Other names
+/// recur where their directory was deleted and created again.
 pub(crate) fn identifies_claim(entry: &str) -> bool {
     let id = entry.strip_prefix("_c_").and_then(|rest| rest.get(..ID_CHARS));
     id.is_some_and(|id| id.split('-').map(str::len).eq([8, 4, 4, 4, 12]) && id.bytes().all(is_of_an_id))

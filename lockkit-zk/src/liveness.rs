@@ -74,8 +74,9 @@ impl LivenessRecord {
 }
 
 impl Liveness {
-    /// For a session requested at `asked_at`: its lease started at the leader after that. Without a configured tick the
-    /// margin is a quarter of the ttl, which is three quarters of a tick if the ttl has three ticks.
+    /// Returns the liveness of a session that was requested at `asked_at`: its lease started at the leader after that.
+    /// Without a configured tick the margin is a quarter of the ttl, which is three quarters of a tick if the ttl has
+    /// three ticks.
     pub(crate) fn new(clock: Clock, ttl: Duration, tick: Option<Duration>, asked_at: BootInstant) -> Self {
         let record = Mutex::new(LivenessRecord::new(asked_at));
         let (part, of) = MARGIN_PER_TICK;

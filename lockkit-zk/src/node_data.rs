@@ -55,8 +55,8 @@ impl ProposalForm {
         }
     }
 
-    /// Whether these data already say what is to be written as the proposal of this number, or a later one. The same
-    /// plain text may have been proclaimed before, so its version counts, too. Plain text does not show that it is
+    /// Returns whether these data already say what is to be written as the proposal of this number, or a later one. The
+    /// same plain text may have been proclaimed before, so its version counts, too. Plain text does not show that it is
     /// later: others may have written, which raises the version.
     pub(crate) fn is_written(self, written: &[u8], version: i32, data: &str, number: u64) -> bool {
         let is_same = written == data.as_bytes();
@@ -66,20 +66,20 @@ impl ProposalForm {
         }
     }
 
-    /// The leader's entry where its data may not be read.
+    /// Returns the leader's entry where its data may not be read.
     pub(crate) fn unreadable(token: FencingToken) -> LeaderEntry {
         LeaderEntry::of_metadata(token, None)
     }
 }
 
-/// The proposed value; `None` without one, and for a value that reads like the data of an ordinary lock: that is written
-/// as JSON, which every reader understands.
+/// Returns the proposed value; `None` without one, and for a value that reads like the data of an ordinary lock: that
+/// is written as JSON, which every reader understands.
 fn plain_value(metadata: &Metadata) -> Option<String> {
     let value = metadata.proposal.as_ref().map(|proposal| &proposal.value);
     value.filter(|value| own_metadata(value.as_bytes()).is_none()).cloned()
 }
 
-/// The number of the proposal in these data; 0 if there is none.
+/// Returns the number of the proposal in these data; 0 if there is none.
 fn proposed(data: &[u8]) -> u64 {
     own_metadata(data).and_then(|metadata| metadata.proposal).map_or(0, |proposal| proposal.number)
 }
@@ -89,13 +89,14 @@ fn own_metadata(data: &[u8]) -> Option<Metadata> {
     Metadata::from_json(data).filter(|_| data.starts_with(keys::DATA_START.as_bytes()))
 }
 
-/// What another program's data propose, or the plain text of a candidate; empty if it is no text of a proposal's size.
+/// Returns what another program's data propose, or the plain text of a candidate; empty if it is no text of a
+/// proposal's size.
 fn plain_proposal(data: &[u8], version: i32) -> Proposal {
     let text = std::str::from_utf8(data).ok().filter(|text| text.len() <= PROPOSAL_BYTES_MAX);
     text.map_or_else(Proposal::default, |text| Proposal::new(text, number_of(version)))
 }
 
-/// The number of the proposal that is plain text in the data of this version.
+/// Returns the number of the proposal that is plain text in the data of this version.
 fn number_of(version: i32) -> u64 {
     u64::from(version.unsigned_abs()) + 1
 }

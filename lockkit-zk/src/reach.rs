@@ -152,7 +152,7 @@ fn client_hello() -> Vec<u8> {
     [&head[..], &random, &[0, 0, 2, 0xc0, 0x2f, 1, 0]].concat()
 }
 
-/// Whether these bytes begin a TLS alert or a part of a handshake.
+/// Returns whether these bytes begin a TLS alert or a part of a handshake.
 fn is_tls_record(bytes: &[u8]) -> bool {
     matches!(bytes, [0x15 | 0x16, 3, ..])
 }

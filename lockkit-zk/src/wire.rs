@@ -340,8 +340,8 @@ pub(crate) struct CreatedNode {
 }
 
 impl CreatedNode {
-    /// The id of the transaction that created the node. It rises with every grant, while sequence numbers restart at 0
-    /// with a new directory.
+    /// Returns the id of the transaction that created the node. It rises with every grant, while sequence numbers
+    /// restart at 0 with a new directory.
     pub(crate) fn token(&self) -> FencingToken {
         Self::token_of(self.czxid)
     }

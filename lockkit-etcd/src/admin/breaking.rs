@@ -107,7 +107,8 @@ impl Hold<'_> {
         Txn::new().when(self.is_held()).and_then(self.deletions())
     }
 
-    /// As [`removal`](Self::removal), with a handoff to the next client and a notification of the holder's client.
+    /// Returns the transaction of [`removal`](Self::removal), with a handoff to the next client and a notification of
+    /// the holder's client.
     fn removal_with_handoff(&self) -> Txn {
         let (mut compares, mut operations) = (self.is_held(), self.deletions());
         if let Some(next) = &self.next {

@@ -33,7 +33,7 @@ impl Cursor {
     }
 }
 
-/// The error of a text that is no cursor of the listing.
+/// Returns the error of a text that is no cursor of the listing.
 pub(super) fn no_page() -> Error {
     let what = "`after` is not a cursor of this store: pass `Page::next` of the page before";
     Error::new(ErrorKind::InvalidConfig, "list locks").with_message(what)

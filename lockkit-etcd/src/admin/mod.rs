@@ -133,8 +133,8 @@ impl FoundKeys {
     }
 }
 
-/// The holder of a lock that is one key, which the grant has created. Its value is not shown: other programs compare it
-/// with a value that only they know before they release.
+/// Returns the holder of a lock that is one key, which the grant has created. Its value is not shown: other programs
+/// compare it with a value that only they know before they release.
 fn key_holder(kv: &KeyValue) -> Contender {
     let entry = String::from_utf8_lossy(kv.key());
     contender(kv, Contender::new(entry, Some(token(kv.create_revision())), Metadata::from_json(kv.value())))

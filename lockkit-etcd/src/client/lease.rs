@@ -70,7 +70,7 @@ impl LeaseTimeToLiveOptions {
         Self::default()
     }
 
-    /// Also returns the keys that are attached to the lease.
+    /// Asks also for the keys that are attached to the lease.
     pub(crate) fn with_keys(mut self) -> Self {
         self.keys = true;
         self

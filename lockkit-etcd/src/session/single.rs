@@ -58,7 +58,7 @@ impl EtcdSession {
         Ok(self.claims.enter(id, queue, key, guard))
     }
 
-    /// Whether a lock is one key instead of a queue.
+    /// Returns whether a lock is one key instead of a queue.
     pub(crate) fn is_single(&self) -> bool {
         self.layout.shape.form == Form::Single
     }

@@ -167,9 +167,9 @@ impl EtcdSession {
         tokio::time::sleep(recheck_pause(self.lease.ttl())).await;
     }
 
-    /// The re-check: returns whether the claim's key and the one in front of it still exist. Reads both by name, because
-    /// the cost of a range read grows with the queue. Compares create revisions, because a later claim may reuse either
-    /// key. No other key can have come between the two: keys that are created later are behind both.
+    /// Returns whether the claim's key and the one in front of it still exist: the re-check. Reads both by name,
+    /// because the cost of a range read grows with the queue. Compares create revisions, because a later claim may
+    /// reuse either key. No other key can have come between the two: keys that are created later are behind both.
     async fn are_both_present(&self, front: &QueuedKey, entry: &QueueEntry) -> Result<bool, RequestError> {
         let QueuedKey { key, created } = front;
         let answer = self.read(|| self.server.txn(wire::read_keys([entry.key.as_bytes(), key]))).await?;

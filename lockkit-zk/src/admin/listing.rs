@@ -108,7 +108,7 @@ impl Server {
 }
 
 impl Layout {
-    /// Whether this child of the root may belong to a lock whose name begins with `prefix`.
+    /// Returns whether this child of the root may belong to a lock whose name begins with `prefix`.
     fn may_be(&self, node: &str, prefix: &str) -> bool {
         self.is_lock(node)
             && match self.name(node) {
@@ -118,8 +118,8 @@ impl Layout {
     }
 }
 
-/// Whether a node whose name cannot be read back, because it was cut or because this library never writes it, may belong
-/// to a lock whose name begins with `prefix`.
+/// Returns whether a node whose name cannot be read back, because it was cut or because this library never writes it,
+/// may belong to a lock whose name begins with `prefix`.
 fn may_begin_with(node: &str, prefix: &str) -> bool {
     let encoded = lockkit_core::LockName::encode_prefix(prefix);
     let kept = node.split_once("%-").map_or(node, |(kept, _digest)| kept);

@@ -194,7 +194,7 @@ impl ZkSession {
     }
 }
 
-/// The directory of a node.
+/// Returns the directory of a node.
 fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }

@@ -28,12 +28,12 @@ pub(crate) struct NodeId {
 }
 
 impl NodeId {
-    /// Any node with this path.
+    /// Returns the id of any node with this path.
     pub(crate) fn by_path(path: &str) -> Self {
         Self { path: path.to_owned(), czxid: None }
     }
 
-    /// This node, and no later one with the same path.
+    /// Returns the id of this node, which no later one with the same path has.
     pub(crate) fn of(node: &CreatedNode, form: Form) -> Self {
         Self { path: node.path.clone(), czxid: form.names_recur().then_some(node.czxid) }
     }

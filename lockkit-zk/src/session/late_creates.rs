@@ -179,7 +179,7 @@ struct NodeText {
 }
 
 impl NodeText {
-    /// By its name. Its path is enough to delete it.
+    /// Returns a node whose name shows whose it is. Its path is enough to delete it.
     fn of_name(path: String) -> Self {
         let node = CreatedNode { path, czxid: 0 };
         Self { text: node.name().as_bytes().to_vec(), node }

@@ -41,7 +41,7 @@ pub(crate) async fn lock(server: &Server, queue: &QueuePath, lease: LeaseId) -> 
     server.send(request).await.map(drop)
 }
 
-/// A linearizable read of the claim's key and the oldest key of the queue.
+/// Returns a linearizable read of the claim's key and the oldest key of the queue.
 pub(crate) fn read_position(queue: &QueuePath, key: &[u8]) -> Txn {
     let oldest = GetOptions::new()
         .with_prefix()

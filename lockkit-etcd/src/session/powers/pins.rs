@@ -250,7 +250,7 @@ mod tests {
         session::tests::{TTL, busy, config, server},
     };
 
-    /// A session at a scripted server, and its hold.
+    /// Returns a session at a scripted server, and its hold.
     async fn held(script: &Script) -> (Arc<EtcdSession>, Grant, Arc<QueueEntry>) {
         let opened = EtcdSession::open(server(script, 1), config(1).layout(), TTL, Clock::tokio()).await;
         let session = Arc::new(opened.unwrap());

@@ -22,7 +22,7 @@ use crate::{
 
 const SPACE_EXCEEDED: &str = "etcdserver: mvcc: database space exceeded";
 
-/// As a store under its alarm: it refuses what puts a key.
+/// Refuses what puts a key, as a store under its alarm does.
 fn full(call: &Call) -> Fate {
     match call.is("Txn") && call.puts() {
         true => Fate::Refused(Code::ResourceExhausted, SPACE_EXCEEDED),
@@ -30,7 +30,7 @@ fn full(call: &Call) -> Fate {
     }
 }
 
-/// The store reaches its limit with the request that has this number, and is full from then on.
+/// Returns a rule by which the store reaches its limit with the request of this number, and is full from then on.
 fn reaches_its_limit(number: usize) -> impl FnMut(&Call) -> Fate + Send + 'static {
     let mut puts = 0;
     move |call| {
@@ -44,13 +44,13 @@ fn reaches_its_limit(number: usize) -> impl FnMut(&Call) -> Fate + Send + 'stati
     }
 }
 
-/// The entry of a hold.
+/// Returns the entry of a hold.
 async fn held(session: &Arc<EtcdSession>) -> Arc<QueueEntry> {
     let grant = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
     session.claims.get(grant.claim()).unwrap()
 }
 
-/// The forms of a lock, with the number of the request that makes the claim the holder.
+/// Returns the forms of a lock, with the number of the request that makes the claim the holder.
 fn forms() -> [(EtcdConfig, usize); 3] {
     [(config(1), 1), (config(1).form(Form::Single), 1), (config(1).guard("guards/"), 2)]
 }

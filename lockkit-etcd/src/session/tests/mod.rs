@@ -51,12 +51,12 @@ async fn session(script: &Script) -> Arc<dyn Session> {
     queue_session(script).await
 }
 
-/// The key of another program in this queue.
+/// Returns the key of another program in this queue.
 pub(crate) fn foreign(name: &LockName) -> String {
     format!("lockkit/{name}/foreign")
 }
 
-/// A key that a lockkit client of another lease has in this queue.
+/// Returns a key that a lockkit client of another lease has in this queue.
 fn of_another_client(name: &LockName) -> String {
     format!("lockkit/{name}/af-8-{}", lockkit_core::backend::ClaimId::random())
 }
@@ -73,7 +73,7 @@ pub(crate) fn busy(method: &'static str) -> impl FnMut(&Call) -> Fate + Send + '
     }
 }
 
-/// This fate for the first requests of this method.
+/// Returns a rule with this fate for the first requests of this method.
 pub(crate) fn first(
     count: usize,
     method: &'static str,
@@ -94,7 +94,7 @@ pub(crate) async fn after_requests(script: &Script, method: &str, count: usize) 
     }
 }
 
-/// When the requests of this method came, since this moment.
+/// Returns when the requests of this method came, since this moment.
 pub(crate) fn times(script: &Script, method: &str, since: Instant) -> Vec<Duration> {
     script.take_calls().iter().filter(|call| call.is(method)).map(|call| call.at - since).collect()
 }

@@ -225,7 +225,7 @@ async fn recheck_of_the_first_in_a_guarded_queue_finds_its_entry_gone() {
     assert!(since.elapsed() <= latest_recheck(TTL) + Duration::from_millis(1));
 }
 
-/// The forms in which a claim waits for one key, with that key.
+/// Returns the forms in which a claim waits for one key, with that key.
 fn locks_of_one_key(name: &LockName) -> [(EtcdConfig, String); 2] {
     [
         (config(1).form(Form::Single), format!("lockkit/{name}")),

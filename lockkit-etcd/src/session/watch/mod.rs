@@ -247,8 +247,9 @@ fn compacted() -> RequestError {
     RequestError::unexpected("the history of the watch was compacted")
 }
 
-/// The fault of a watch that the server refuses. The server's message is the same for a missing permission and for an
-/// expired login. A stream keeps the login with which it was opened; each of its watches is checked against that login.
+/// Returns the fault of a watch that the server refuses. The server's message is the same for a missing permission and
+/// for an expired login. A stream keeps the login with which it was opened; each of its watches is checked against that
+/// login.
 fn refused(answer: &WatchResponse) -> RequestError {
     RequestError::new(Effect::LoginStale, ErrorKind::Denied, answer.cancel_reason().to_owned())
 }
