@@ -158,7 +158,7 @@ impl LockClient {
     ///
     /// Cancel safe: it only reads.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Inspection> {
-        self.0.keeper().admin().inspect(LockName::new(name)?).await
+        self.0.keeper().inspect(LockName::new(name)?).await
     }
 
     /// Returns the locks that are held or waited for and whose names begin with `prefix` (all for an empty one), page by
@@ -216,7 +216,7 @@ impl LockClient {
     ///
     /// Once polled, the break is carried out even if the future is dropped.
     pub async fn break_lock(&self, name: impl AsRef<str>, holder: &Contender) -> Result<bool> {
-        self.0.keeper().admin().break_lock(LockName::new(name)?, holder.clone()).await
+        self.0.keeper().break_lock(LockName::new(name)?, holder.clone()).await
     }
 
     /// Waits until all held locks are released, then [closes](Self::close) the client: an orderly shutdown.

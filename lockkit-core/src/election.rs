@@ -67,7 +67,7 @@ pub struct Leader {
 
 impl Election {
     pub(crate) fn new(client: Arc<Handle>, name: LockName) -> Result<Self> {
-        client.keeper().powers().require_elections().map_err(|error| error.with_lock(&name))?;
+        client.keeper().require_elections().map_err(|error| error.with_lock(&name))?;
         Ok(Self { client, name })
     }
 
@@ -135,7 +135,7 @@ impl Election {
     ///
     /// Cancel safe: it only reads.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        Ok(self.client.keeper().powers().leader(&self.name).await?.map(Leader::from))
+        Ok(self.client.keeper().leader(&self.name).await?.map(Leader::from))
     }
 
     /// Observes the election: a stream of who leads (`None`: nobody), beginning with the current state.
@@ -144,7 +144,7 @@ impl Election {
     /// can be read are reported as one. A leader is never reported after a newer one (by token), nor an older value of
     /// a leader after a newer one. The observation continues through outages and new sessions; an error is its last item.
     pub fn observe(&self) -> Observer {
-        let changes = self.client.keeper().powers().observe(self.name.clone());
+        let changes = self.client.keeper().observe(self.name.clone());
         Observer { changes, has_ended: false, _client: Arc::clone(&self.client) }
     }
 }

@@ -131,12 +131,12 @@ impl LockGuard {
 
     /// Replaces what the holder proposes; see [`Leadership::proclaim`](crate::Leadership::proclaim).
     pub(crate) async fn proclaim(&self, proclaims: &Arc<Proclaims>, proposal: Proposal) -> Result<()> {
-        self.client.keeper().powers().proclaim(self.share.hold(), proclaims, proposal).await
+        self.client.keeper().proclaim(self.share.hold(), proclaims, proposal).await
     }
 
     /// Writes the record of this lock.
     pub(crate) async fn write_record(&self, record: String, keep: Duration) -> Result<()> {
-        self.client.keeper().powers().write_record(self.share.hold(), record, keep).await
+        self.client.keeper().write_record(self.share.hold(), record, keep).await
     }
 
     /// Releases the lock and waits for the confirmation. Renewals stop before the release is sent.

@@ -37,7 +37,7 @@ impl Listing {
             return Ok(None);
         }
         let (prefix, after) = (Arc::clone(&self.prefix), self.after.clone());
-        let page = self.handle.keeper().admin().list(prefix, after, LISTED_PER_PAGE).await?;
+        let page = self.handle.keeper().list(prefix, after, LISTED_PER_PAGE).await?;
         self.is_over = page.next.is_none();
         self.after = page.next;
         Ok(Some(page.locks))

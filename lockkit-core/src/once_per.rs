@@ -78,7 +78,7 @@ pub enum Turn {
 
 impl OncePer {
     pub(crate) fn new(client: Arc<Handle>, name: LockName, period: Duration) -> Result<Self> {
-        client.keeper().powers().require_records().map_err(|error| error.with_lock(&name))?;
+        client.keeper().require_records().map_err(|error| error.with_lock(&name))?;
         if !(ONCE_PERIOD_MIN..=ONCE_PERIOD_MAX).contains(&period) {
             return Err(Error::new(ErrorKind::InvalidConfig, "once per")
                 .with_lock(&name)
@@ -199,7 +199,7 @@ impl OncePer {
 
     /// Returns the start of the current period, or `None` if its work has begun already.
     async fn start_unless_begun(&self) -> Result<Option<Duration>> {
-        let record = self.client.keeper().powers().record(self.lock.name()).await?;
+        let record = self.client.keeper().record(self.lock.name()).await?;
         // One reading of the clock decides, and is written.
         let start = self.period_start()?;
         let Some(record) = record else { return Ok(Some(start)) };

@@ -19,21 +19,13 @@ use crate::{
 };
 
 /// The requests of an operator.
-pub(crate) struct AdminRequests<'a> {
-    keeper: &'a Keeper,
-}
-
-impl<'a> AdminRequests<'a> {
-    pub(super) fn new(keeper: &'a Keeper) -> Self {
-        Self { keeper }
-    }
-
-    pub(crate) async fn inspect(self, name: LockName) -> Result<Inspection> {
+impl Keeper {
+    pub(crate) async fn inspect(&self, name: LockName) -> Result<Inspection> {
         self.ask("inspect", move |backend| async move { admin(&*backend, "inspect")?.inspect(&name).await })
             .await
     }
 
-    pub(crate) async fn list(self, prefix: Arc<str>, after: Option<String>, limit: usize) -> Result<Page> {
+    pub(crate) async fn list(&self, prefix: Arc<str>, after: Option<String>, limit: usize) -> Result<Page> {
         self.ask("list locks", move |backend| async move {
             admin(&*backend, "list locks")?.list(&prefix, after.as_deref(), limit).await
         })
@@ -41,8 +33,8 @@ impl<'a> AdminRequests<'a> {
     }
 
     /// Breaks a hold; every break is an audit event.
-    pub(crate) async fn break_lock(self, name: LockName, holder: Contender) -> Result<bool> {
-        let tasks = self.keeper.claim_tasks.clone();
+    pub(crate) async fn break_lock(&self, name: LockName, holder: Contender) -> Result<bool> {
+        let tasks = self.claim_tasks.clone();
         self.ask("break", move |backend| {
             // A client that closes waits for it, as for its claims: the client's own thread ends after that.
             tasks.track_future(async move {
@@ -57,13 +49,13 @@ impl<'a> AdminRequests<'a> {
 
     /// Runs a request to its end, also if the caller's future is dropped.
     async fn ask<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
-        self,
+        &self,
         operation: &'static str,
         request: impl FnOnce(Arc<dyn Backend>) -> F,
     ) -> Result<T> {
-        let request = request(Arc::clone(&self.keeper.backend));
-        let asked = self.keeper.runtime.spawn(async move { caught(operation, request).await? });
-        asked.await.unwrap_or_else(|_| Err(self.keeper.current.not_open(operation)))
+        let request = request(Arc::clone(&self.backend));
+        let asked = self.runtime.spawn(async move { caught(operation, request).await? });
+        asked.await.unwrap_or_else(|_| Err(self.current.not_open(operation)))
     }
 }
 

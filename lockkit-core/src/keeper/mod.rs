@@ -69,18 +69,6 @@ use std::{future::pending, sync::Arc, time::Duration};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::{
-    admin::AdminRequests,
-    attempt::{Attempt, Ticket},
-    caught::{caught, panicked},
-    claim_task::ClaimTask,
-    clock_watch::ClockWatch,
-    current_session::CurrentSession,
-    hold_table::HoldTable,
-    powers::PowerRequests,
-    reentry::{ReentryTable, WaitStart},
-    session_task::SessionTask,
-};
 pub(crate) use self::{
     attempt::AcquireAnswer,
     loss::LossReason,
@@ -89,6 +77,16 @@ pub(crate) use self::{
     runtime::Runtime,
     setup::{ConnectPolicy, Setup},
     share::HoldShare,
+};
+use self::{
+    attempt::{Attempt, Ticket},
+    caught::{caught, panicked},
+    claim_task::ClaimTask,
+    clock_watch::ClockWatch,
+    current_session::CurrentSession,
+    hold_table::HoldTable,
+    reentry::{ReentryTable, WaitStart},
+    session_task::SessionTask,
 };
 use crate::{
     Clock, Error, ErrorKind, LockName, Result, StatusWatch,
@@ -177,14 +175,6 @@ impl Keeper {
 
     pub(crate) fn status(&self) -> StatusWatch {
         self.current.status(self.clock.clone())
-    }
-
-    pub(crate) fn admin(&self) -> AdminRequests<'_> {
-        AdminRequests::new(self)
-    }
-
-    pub(crate) fn powers(self: &Arc<Self>) -> PowerRequests<'_> {
-        PowerRequests::new(self)
     }
 
     /// Acquires a lock: re-enters it, joins the waiting attempt of the same owner, or starts an attempt.

@@ -51,29 +51,21 @@ impl Default for Proclaims {
 }
 
 /// The requests of elections and of records.
-pub(crate) struct PowerRequests<'a> {
-    keeper: &'a Arc<Keeper>,
-}
-
-impl<'a> PowerRequests<'a> {
-    pub(super) fn new(keeper: &'a Arc<Keeper>) -> Self {
-        Self { keeper }
-    }
-
+impl Keeper {
     /// Returns an error if the backend has no elections.
     pub(crate) fn require_elections(&self) -> Result<()> {
-        let has_elections = self.keeper.info.powers.elections;
-        if has_elections { Ok(()) } else { Err(self.keeper.unsupported("elect")) }
+        let has_elections = self.info.powers.elections;
+        if has_elections { Ok(()) } else { Err(self.unsupported("elect")) }
     }
 
     /// Returns an error if the backend has no records.
     pub(crate) fn require_records(&self) -> Result<()> {
-        let has_records = self.keeper.info.powers.records;
-        if has_records { Ok(()) } else { Err(self.keeper.unsupported("once per")) }
+        let has_records = self.info.powers.records;
+        if has_records { Ok(()) } else { Err(self.unsupported("once per")) }
     }
 
-    pub(crate) async fn leader(&self, name: &LockName) -> Result<Option<LeaderEntry>> {
-        let (keeper, asked) = (Arc::clone(self.keeper), name.clone());
+    pub(crate) async fn leader(self: &Arc<Self>, name: &LockName) -> Result<Option<LeaderEntry>> {
+        let (keeper, asked) = (Arc::clone(self), name.clone());
         self.in_session("read leader", name, async move |active| match active.session().elections() {
             Some(elections) => elections.leader(&asked).await,
             None => Err(keeper.unsupported("read leader")),
@@ -82,14 +74,14 @@ impl<'a> PowerRequests<'a> {
     }
 
     /// Starts to observe the leader of a lock; ends when the receiver is dropped or the client is closed.
-    pub(crate) fn observe(&self, name: LockName) -> mpsc::Receiver<Result<Option<LeaderEntry>>> {
+    pub(crate) fn observe(self: &Arc<Self>, name: LockName) -> mpsc::Receiver<Result<Option<LeaderEntry>>> {
         let (changes, observer) = mpsc::channel(OBSERVED_CHANGES_MAX);
-        self.keeper.runtime.spawn(Observing::new(Arc::clone(self.keeper), name, changes).run());
+        self.runtime.spawn(Observing::new(Arc::clone(self), name, changes).run());
         observer
     }
 
-    pub(crate) async fn record(&self, name: &LockName) -> Result<Option<String>> {
-        let (keeper, asked) = (Arc::clone(self.keeper), name.clone());
+    pub(crate) async fn record(self: &Arc<Self>, name: &LockName) -> Result<Option<String>> {
+        let (keeper, asked) = (Arc::clone(self), name.clone());
         self.in_session("read record", name, async move |active| match active.session().records() {
             Some(records) => records.read(&asked).await,
             None => Err(keeper.unsupported("read record")),
@@ -98,15 +90,20 @@ impl<'a> PowerRequests<'a> {
     }
 
     /// Writes the record of a held lock, which the store keeps for `keep`.
-    pub(crate) async fn write_record(&self, hold: &Arc<Hold>, text: String, keep: Duration) -> Result<()> {
-        let request = HolderRequest::new(self.keeper, hold, Write::Record { text, keep });
-        let writing = self.keeper.runtime.spawn(request.run());
+    pub(crate) async fn write_record(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        text: String,
+        keep: Duration,
+    ) -> Result<()> {
+        let request = HolderRequest::new(self, hold, Write::Record { text, keep });
+        let writing = self.runtime.spawn(request.run());
         writing.await.unwrap_or_else(|_| Err(closed("write record").with_lock(hold.grant().name())))
     }
 
     /// Replaces what a held lock proposes, after the earlier proclaims of `proclaims`.
     pub(crate) async fn proclaim(
-        &self,
+        self: &Arc<Self>,
         hold: &Arc<Hold>,
         proclaims: &Arc<Proclaims>,
         proposal: Proposal,
@@ -116,8 +113,8 @@ impl<'a> PowerRequests<'a> {
                 .with_lock(hold.grant().name())
                 .with_message(format!("{PROCLAIMS_WAITING_MAX} values are waiting to be proclaimed already"))
         })?;
-        let (keeper, held, proclaims) = (Arc::clone(self.keeper), Arc::clone(hold), Arc::clone(proclaims));
-        let proclaiming = self.keeper.runtime.spawn(async move {
+        let (keeper, held, proclaims) = (Arc::clone(self), Arc::clone(hold), Arc::clone(proclaims));
+        let proclaiming = self.runtime.spawn(async move {
             let _waiting = waiting;
             let _turn = proclaims.turn.acquire().await;
             let number = proposal.number;
@@ -140,7 +137,7 @@ impl<'a> PowerRequests<'a> {
         name: &LockName,
         request: impl FnOnce(Arc<ActiveSession>) -> F + Send + 'static,
     ) -> Result<T> {
-        let Keeper { current, runtime, refusing, .. } = &**self.keeper;
+        let Keeper { current, runtime, refusing, .. } = self;
         let answer = async {
             // Waited for by the caller: a task for each of them would pile up during an outage.
             let active = current.wait_open().await.ok_or_else(|| current.not_open(operation))?;
