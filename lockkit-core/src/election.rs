@@ -15,14 +15,14 @@ use std::{
 };
 
 use futures_core::Stream;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::sync::mpsc;
 
 use crate::{
     Error, ErrorKind, FencingToken, LockGuard, LockName, Proposal, Result, RunError,
     backend::{Evidence, LeaderEntry},
     client::Handle,
     keeper::{LockRequest, Proclaims, WaitPolicy},
-    limits::{PROPOSAL_BYTES_MAX, TRY_ANSWER_MAX},
+    limits::PROPOSAL_BYTES_MAX,
 };
 
 /// An election: candidates campaign for a name, one of them leads, and everybody can see who and what it proposes.
@@ -87,10 +87,8 @@ impl Election {
     ///
     /// As [`Lock::acquire`](crate::Lock::acquire).
     pub async fn campaign(&self, value: impl Into<String>) -> Result<Leadership> {
-        match self.campaign_within(value.into(), WaitPolicy::Unlimited).await? {
-            Some(leadership) => Ok(leadership),
-            None => Err(Error::new(ErrorKind::Unexpected, "campaign").with_lock(&self.name)),
-        }
+        let answer = self.campaign_within(value.into(), WaitPolicy::Unlimited).await?;
+        WaitPolicy::never_busy(answer, "campaign").map_err(|error| error.with_lock(&self.name))
     }
 
     /// Like [`campaign`](Self::campaign), for at most `timeout`; returns `None` if others led all the time. A zero
@@ -108,12 +106,7 @@ impl Election {
         value: impl Into<String>,
         timeout: Duration,
     ) -> Result<Option<Leadership>> {
-        let now = Instant::now();
-        let policy = match timeout {
-            Duration::ZERO => WaitPolicy::Try(now + TRY_ANSWER_MAX),
-            _ => now.checked_add(timeout).map_or(WaitPolicy::Unlimited, WaitPolicy::Until),
-        };
-        self.campaign_within(value.into(), policy).await
+        self.campaign_within(value.into(), WaitPolicy::within(timeout)).await
     }
 
     async fn campaign_within(&self, value: String, policy: WaitPolicy) -> Result<Option<Leadership>> {

@@ -2,13 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-
 use crate::{
     LockGuard, LockName, Owner, Result, RunError,
     client::Handle,
     keeper::{LockRequest, WaitPolicy},
-    limits::{HOLD_AT_LEAST_MAX, TRY_ANSWER_MAX},
+    limits::HOLD_AT_LEAST_MAX,
 };
 
 /// A lock: the name, the client and a few options. The value holds nothing and does no I/O. Cheap to clone.
@@ -110,24 +108,22 @@ impl Lock {
     /// Dropping the future at any await point gives up the claim and leaves nothing behind. In the background, a queue
     /// entry is withdrawn and a grant that arrives later is released.
     pub async fn acquire(&self) -> Result<LockGuard> {
-        match self.acquire_within(WaitPolicy::Unlimited).await? {
-            Some(guard) => Ok(guard),
-            // Only a try or an acquire with a time limit returns `None`.
-            None => Err(crate::Error::new(crate::ErrorKind::Unexpected, "acquire").with_lock(self.name())),
-        }
+        let answer = self.acquire_within(WaitPolicy::Unlimited).await?;
+        WaitPolicy::never_busy(answer, "acquire").map_err(|error| error.with_lock(self.name()))
     }
 
     /// Acquires the lock if it is free; returns `None` if another claim holds it. Sends one request and never queues.
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire), and `Unavailable` if the store has not answered within [`TRY_ANSWER_MAX`].
+    /// As [`acquire`](Self::acquire), and `Unavailable` if the store has not answered within
+    /// [`TRY_ANSWER_MAX`](crate::limits::TRY_ANSWER_MAX).
     ///
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>> {
-        self.acquire_within(WaitPolicy::Try(Instant::now() + TRY_ANSWER_MAX)).await
+        self.acquire_within(WaitPolicy::one_try()).await
     }
 
     /// Waits for the lock for at most `timeout`; returns `None` if other claims held it all the time. A zero `timeout`
@@ -142,11 +138,7 @@ impl Lock {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_timeout(&self, timeout: Duration) -> Result<Option<LockGuard>> {
-        if timeout.is_zero() {
-            return self.try_acquire().await;
-        }
-        let policy = Instant::now().checked_add(timeout).map_or(WaitPolicy::Unlimited, WaitPolicy::Until);
-        self.acquire_within(policy).await
+        self.acquire_within(WaitPolicy::within(timeout)).await
     }
 
     /// Acquires the lock, runs `work` under it, and releases it. [`LockGuard::run`] describes what happens on a loss.

@@ -23,7 +23,7 @@ use crate::{
     backend::{RetryPauses, retry_pauses},
     client::Handle,
     keeper::WaitPolicy,
-    limits::{LOCKS_PER_SET_MAX, TRY_ANSWER_MAX},
+    limits::LOCKS_PER_SET_MAX,
 };
 
 /// A set of locks that are acquired together: all or nothing. The value holds nothing and does no I/O.
@@ -115,11 +115,7 @@ impl LockAll {
     /// Dropping the future at any await point leaves nothing behind: locks that were granted are released in the
     /// background, and the claim that waits is given up.
     pub async fn acquire(&self) -> Result<SetGuard> {
-        match self.acquire_within(WaitPolicy::Unlimited).await? {
-            Some(guard) => Ok(guard),
-            // Only a try or an acquire with a time limit returns `None`.
-            None => Err(Error::new(ErrorKind::Unexpected, "acquire")),
-        }
+        WaitPolicy::never_busy(self.acquire_within(WaitPolicy::Unlimited).await?, "acquire")
     }
 
     /// Acquires the locks if all are free; returns `None` if another claim holds one of them. Sends one request for each
@@ -127,14 +123,14 @@ impl LockAll {
     ///
     /// # Errors
     ///
-    /// As [`Lock::try_acquire`], for one of the locks: [`TRY_ANSWER_MAX`] is the limit for all together. `Lost` if a
-    /// lock was lost again before the last one was granted. The others are then released.
+    /// As [`Lock::try_acquire`], for one of the locks: [`TRY_ANSWER_MAX`](crate::limits::TRY_ANSWER_MAX) is the limit for all
+    /// together. `Lost` if a lock was lost again before the last one was granted. The others are then released.
     ///
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<Option<SetGuard>> {
-        self.acquire_within(WaitPolicy::Try(Instant::now() + TRY_ANSWER_MAX)).await
+        self.acquire_within(WaitPolicy::one_try()).await
     }
 
     /// Waits for all the locks together for at most `timeout`; returns `None` if other claims held one of them until
@@ -150,11 +146,7 @@ impl LockAll {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_timeout(&self, timeout: Duration) -> Result<Option<SetGuard>> {
-        if timeout.is_zero() {
-            return self.try_acquire().await;
-        }
-        let policy = Instant::now().checked_add(timeout).map_or(WaitPolicy::Unlimited, WaitPolicy::Until);
-        self.acquire_within(policy).await
+        self.acquire_within(WaitPolicy::within(timeout)).await
     }
 
     /// Acquires all the locks, runs `work` under them, and releases them. [`SetGuard::run`] describes what happens on a

@@ -24,10 +24,15 @@ pub(crate) async fn while_held<F: Future>(
         let _ = lost.as_mut().poll(context);
         check().map_err(RunError::Stopped)?;
         let Poll::Ready(outcome) = work.as_mut().poll(context) else { return Poll::Pending };
-        Poll::Ready(match check() {
-            Ok(()) => Ok(outcome),
-            Err(lost) => Err(RunError::Finished { outcome, lost }),
-        })
+        Poll::Ready(finished(outcome, check()))
     })
     .await
+}
+
+/// Returns the outcome of work that has finished, by a check of its locks after the work.
+pub(crate) fn finished<T>(outcome: T, check: Result<()>) -> Result<T, RunError<T>> {
+    match check {
+        Ok(()) => Ok(outcome),
+        Err(lost) => Err(RunError::Finished { outcome, lost }),
+    }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::wait;
-use crate::{FencingToken, LockGuard, LockName, Owner, Result, RunError};
+use crate::{FencingToken, LockGuard, LockName, Owner, Result, RunError, while_held::finished};
 
 /// A lock of a blocking [`Client`](super::Client). The value holds nothing and does no I/O. Cheap to clone.
 ///
@@ -134,15 +134,10 @@ impl Guard {
 
     /// Runs `work` on this thread, checks the hold, and releases the lock.
     fn run_and_release<T>(self, work: impl FnOnce(&Self) -> T) -> Result<T, RunError<T>> {
-        let outcome = work(&self);
-        match self.check() {
-            Ok(()) => {
-                // The work was done under the lock, whatever the outcome of the release.
-                let _ = self.release();
-                Ok(outcome)
-            }
-            Err(lost) => Err(RunError::Finished { outcome, lost }),
-        }
+        let outcome = finished(work(&self), self.check())?;
+        // The work was done under the lock, whatever the outcome of the release.
+        let _ = self.release();
+        Ok(outcome)
     }
 
     /// Releases the lock and blocks until the store has confirmed it.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::wait;
-use crate::{FencingToken, LockName, Owner, Result, RunError};
+use crate::{FencingToken, LockName, Owner, Result, RunError, while_held::finished};
 
 /// A set of locks of a blocking [`Client`](super::Client), acquired all or nothing; see [`crate::LockAll`] for the order
 /// and for what can still deadlock.
@@ -63,15 +63,10 @@ impl LockAll {
     /// As [`Lock::run`](super::Lock::run).
     pub fn run<T>(&self, work: impl FnOnce(&SetGuard) -> T) -> Result<T, RunError<T>> {
         let guard = self.acquire().map_err(RunError::Stopped)?;
-        let outcome = work(&guard);
-        match guard.check() {
-            Ok(()) => {
-                // The work was done under the locks, whatever the outcome of the release.
-                let _ = guard.release();
-                Ok(outcome)
-            }
-            Err(lost) => Err(RunError::Finished { outcome, lost }),
-        }
+        let outcome = finished(work(&guard), guard.check())?;
+        // The work was done under the locks, whatever the outcome of the release.
+        let _ = guard.release();
+        Ok(outcome)
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::reentry::ReentryKey;
-use crate::{LockName, Owner, Proposal};
+use crate::{Error, ErrorKind, LockName, Owner, Proposal, Result, limits::TRY_ANSWER_MAX};
 
 /// The request of a caller.
 #[derive(Clone, Debug)]
@@ -33,7 +35,31 @@ pub(crate) enum WaitPolicy {
     /// Without a time limit.
     Unlimited,
     /// In the queue, until this time limit.
-    Until(tokio::time::Instant),
+    Until(Instant),
     /// Not at all: one request, answered before this time limit.
-    Try(tokio::time::Instant),
+    Try(Instant),
+}
+
+impl WaitPolicy {
+    /// Returns the policy of a try that begins now.
+    pub(crate) fn one_try() -> Self {
+        Self::Try(Instant::now() + TRY_ANSWER_MAX)
+    }
+
+    /// Returns the policy of a caller that waits for at most `timeout` from now; a zero `timeout` is a try.
+    pub(crate) fn within(timeout: Duration) -> Self {
+        if timeout.is_zero() {
+            return Self::one_try();
+        }
+        Instant::now().checked_add(timeout).map_or(Self::Unlimited, Self::Until)
+    }
+
+    /// Returns what an unlimited wait was granted.
+    ///
+    /// # Errors
+    ///
+    /// `Unexpected` for `None`, which only a try or a wait with a time limit returns.
+    pub(crate) fn never_busy<T>(answer: Option<T>, operation: &'static str) -> Result<T> {
+        answer.ok_or_else(|| Error::new(ErrorKind::Unexpected, operation))
+    }
 }
