@@ -16,14 +16,15 @@ use crate::{
 /// The session of a client, as its callers and tasks share it.
 #[derive(Debug)]
 pub(super) struct CurrentSession {
-    state: watch::Sender<State>,
+    phase: watch::Sender<SessionPhase>,
     status: watch::Sender<Status>,
     /// The ttl that the server granted to the latest session.
     granted_ttl: Mutex<Duration>,
 }
 
+/// The phase of a session of a client.
 #[derive(Clone, Debug)]
-enum State {
+enum SessionPhase {
     /// Being opened; for the first session, with the error of the last attempt.
     Opening(Option<Error>),
     Open(Arc<ActiveSession>),
@@ -33,18 +34,18 @@ enum State {
     Closed(Result<()>),
 }
 
-impl State {
-    /// Whether there will be no other session.
+impl SessionPhase {
+    /// Returns whether there will be no other session.
     fn is_final(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Closed(_))
     }
 }
 
 impl CurrentSession {
-    /// The first session, for which this ttl was asked, is being opened.
+    /// Creates the state of a client whose first session, with this ttl, is being opened.
     pub(super) fn new(ttl: Duration) -> Self {
         Self {
-            state: watch::Sender::new(State::Opening(None)),
+            phase: watch::Sender::new(SessionPhase::Opening(None)),
             status: watch::Sender::new(Status::Lost),
             granted_ttl: Mutex::new(ttl),
         }
@@ -61,19 +62,19 @@ impl CurrentSession {
 
     /// Returns the open session, if there is one now.
     pub(super) fn get(&self) -> Option<Arc<ActiveSession>> {
-        match &*self.state.borrow() {
-            State::Open(active) => Some(Arc::clone(active)),
-            State::Opening(_) | State::Refused(_) | State::Closed(_) => None,
+        match &*self.phase.borrow() {
+            SessionPhase::Open(active) => Some(Arc::clone(active)),
+            SessionPhase::Opening(_) | SessionPhase::Refused(_) | SessionPhase::Closed(_) => None,
         }
     }
 
     /// Waits for an open session; returns `None` if the client is closed.
     pub(super) async fn wait_open(&self) -> Option<Arc<ActiveSession>> {
-        let mut states = self.state.subscribe();
-        let state = states.wait_for(|state| !matches!(state, State::Opening(_))).await.ok()?;
-        match &*state {
-            State::Open(active) => Some(Arc::clone(active)),
-            State::Opening(_) | State::Refused(_) | State::Closed(_) => None,
+        let mut phases = self.phase.subscribe();
+        let phase = phases.wait_for(|phase| !matches!(phase, SessionPhase::Opening(_))).await.ok()?;
+        match &*phase {
+            SessionPhase::Open(active) => Some(Arc::clone(active)),
+            SessionPhase::Opening(_) | SessionPhase::Refused(_) | SessionPhase::Closed(_) => None,
         }
     }
 
@@ -84,42 +85,42 @@ impl CurrentSession {
             _ = self.wait_open() => {}
             () = time_limit => {}
         }
-        match &*self.state.borrow() {
-            State::Open(_) => Ok(()),
-            State::Opening(Some(error)) | State::Refused(error) => Err(error.clone()),
-            State::Opening(None) => Err(Error::new(ErrorKind::Unavailable, "connect")
+        match &*self.phase.borrow() {
+            SessionPhase::Open(_) => Ok(()),
+            SessionPhase::Opening(Some(error)) | SessionPhase::Refused(error) => Err(error.clone()),
+            SessionPhase::Opening(None) => Err(Error::new(ErrorKind::Unavailable, "connect")
                 .with_message("the store did not answer within the connect timeout")),
-            State::Closed(_) => Err(closed("connect")),
+            SessionPhase::Closed(_) => Err(closed("connect")),
         }
     }
 
     /// Returns why there is no session: the client was closed, or the store has refused its first session.
     pub(super) fn not_open(&self, operation: &'static str) -> Error {
-        match &*self.state.borrow() {
-            State::Refused(error) => error.clone(),
-            State::Opening(_) | State::Open(_) | State::Closed(_) => closed(operation),
+        match &*self.phase.borrow() {
+            SessionPhase::Refused(error) => error.clone(),
+            SessionPhase::Opening(_) | SessionPhase::Open(_) | SessionPhase::Closed(_) => closed(operation),
         }
     }
 
     /// Waits until there will be no other session; returns the result of the close.
     pub(super) async fn wait_closed(&self) -> Result<()> {
-        let mut states = self.state.subscribe();
-        match states.wait_for(State::is_final).await.as_deref() {
-            Ok(State::Closed(outcome)) => outcome.clone(),
-            Ok(State::Refused(_)) => Ok(()),
+        let mut phases = self.phase.subscribe();
+        match phases.wait_for(SessionPhase::is_final).await.as_deref() {
+            Ok(SessionPhase::Closed(outcome)) => outcome.clone(),
+            Ok(SessionPhase::Refused(_)) => Ok(()),
             _ => Err(closed("close")),
         }
     }
 
-    /// An attempt to open the first session has failed; another one follows.
+    /// Notes that an attempt to open the first session has failed; another one follows.
     pub(super) fn set_not_opened(&self, error: Error) {
-        self.state.send_replace(State::Opening(Some(error)));
+        self.phase.send_replace(SessionPhase::Opening(Some(error)));
     }
 
     pub(super) fn set_open(&self, active: &Arc<ActiveSession>) {
         *lock(&self.granted_ttl) = active.ttl();
         self.status.send_replace(Status::Connected);
-        self.state.send_replace(State::Open(Arc::clone(active)));
+        self.phase.send_replace(SessionPhase::Open(Arc::clone(active)));
     }
 
     /// Sets what the client reports of its open session.
@@ -127,23 +128,23 @@ impl CurrentSession {
         self.status.send_if_modified(|current| std::mem::replace(current, status) != status);
     }
 
-    /// The session was lost; another one is opened.
+    /// Notes that the session was lost; another one is opened.
     pub(super) fn set_lost(&self) {
-        self.state.send_replace(State::Opening(None));
+        self.phase.send_replace(SessionPhase::Opening(None));
         self.status.send_replace(Status::Lost);
     }
 
     pub(super) fn set_refused(&self, error: Error) {
-        self.set_final(State::Refused(error));
+        self.set_final(SessionPhase::Refused(error));
     }
 
     pub(super) fn set_closed(&self, outcome: Result<()>) {
-        self.set_final(State::Closed(outcome));
+        self.set_final(SessionPhase::Closed(outcome));
     }
 
     /// Closes the client without a result of its close, if there may still be a session; returns the open one.
     pub(super) fn cut_off(&self) -> Option<Arc<ActiveSession>> {
-        if self.state.borrow().is_final() {
+        if self.phase.borrow().is_final() {
             return None;
         }
         let active = self.get();
@@ -151,8 +152,8 @@ impl CurrentSession {
         active
     }
 
-    fn set_final(&self, state: State) {
+    fn set_final(&self, phase: SessionPhase) {
         self.status.send_replace(Status::Closed);
-        self.state.send_replace(state);
+        self.phase.send_replace(phase);
     }
 }

@@ -34,13 +34,13 @@ pub(super) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Where one task of a client may wait.
 pub(super) struct Parked {
     handle: Handle,
-    state: Mutex<State>,
+    slot: Mutex<ParkingSlot>,
     /// The parked task must be polled.
     woken: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct ParkingSlot {
     /// A task is being polled, or parked.
     is_taken: bool,
     /// That task was woken since its last poll began.
@@ -52,7 +52,7 @@ struct State {
 
 impl Parked {
     pub(super) fn new(handle: Handle) -> Self {
-        Self { handle, state: Mutex::default(), woken: Notify::new() }
+        Self { handle, slot: Mutex::default(), woken: Notify::new() }
     }
 
     pub(super) fn handle(&self) -> &Handle {
@@ -61,7 +61,7 @@ impl Parked {
 
     #[cfg(feature = "testing")]
     pub(super) fn is_taken(&self) -> bool {
-        lock(&self.state).is_taken
+        lock(&self.slot).is_taken
     }
 
     /// Polls a task once here, in the context of the runtime, and lets the runtime continue it.
@@ -99,23 +99,23 @@ impl Parked {
 
     /// Returns whether a task may be parked; if so, [`park`](Self::park) must follow.
     fn take(&self) -> bool {
-        let mut state = lock(&self.state);
-        let is_free = !state.is_taken && !state.has_ended;
+        let mut slot = lock(&self.slot);
+        let is_free = !slot.is_taken && !slot.has_ended;
         if is_free {
-            *state = State { is_taken: true, ..State::default() };
+            *slot = ParkingSlot { is_taken: true, ..ParkingSlot::default() };
         }
         is_free
     }
 
     /// Parks what is left of a task; returns it if it cannot be parked.
     fn park(&self, rest: Option<Task>) -> Option<Task> {
-        let mut state = lock(&self.state);
-        if rest.is_none() || state.has_ended {
-            state.is_taken = false;
+        let mut slot = lock(&self.slot);
+        if rest.is_none() || slot.has_ended {
+            slot.is_taken = false;
             return rest;
         }
-        state.task = rest;
-        if state.is_woken {
+        slot.task = rest;
+        if slot.is_woken {
             self.woken.notify_one();
         }
         None
@@ -123,9 +123,9 @@ impl Parked {
 
     /// Returns the parked task if it was woken.
     fn woken_task(&self) -> Option<Task> {
-        let mut state = lock(&self.state);
-        let task = if state.is_woken { state.task.take() } else { None };
-        state.is_taken &= task.is_none();
+        let mut slot = lock(&self.slot);
+        let task = if slot.is_woken { slot.task.take() } else { None };
+        slot.is_taken &= task.is_none();
         task
     }
 
@@ -146,9 +146,9 @@ impl Wake for Parked {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let mut state = lock(&self.state);
-        state.is_woken = true;
-        if state.task.is_some() {
+        let mut slot = lock(&self.slot);
+        slot.is_woken = true;
+        if slot.task.is_some() {
             self.woken.notify_one();
         }
     }
@@ -160,10 +160,10 @@ struct ParkingEnd(Arc<Parked>);
 impl Drop for ParkingEnd {
     fn drop(&mut self) {
         let task = {
-            let mut state = lock(&self.0.state);
-            state.has_ended = true;
-            let task = state.task.take();
-            state.is_taken &= task.is_none();
+            let mut slot = lock(&self.0.slot);
+            slot.has_ended = true;
+            let task = slot.task.take();
+            slot.is_taken &= task.is_none();
             task
         };
         if let Some(task) = task {
@@ -174,7 +174,7 @@ impl Drop for ParkingEnd {
 
 impl fmt::Debug for Parked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parked").field("is_taken", &lock(&self.state).is_taken).finish_non_exhaustive()
+        f.debug_struct("Parked").field("is_taken", &lock(&self.slot).is_taken).finish_non_exhaustive()
     }
 }
 
@@ -206,9 +206,9 @@ mod tests {
         Handle::current().metrics().num_alive_tasks()
     }
 
-    /// Waits for an answer.
+    /// A task that waits for an answer, and what its polls did.
     #[derive(Default)]
-    struct Request {
+    struct WaitingTask {
         answer: Notify,
         polls: AtomicUsize,
         /// Of the first poll.
@@ -217,9 +217,9 @@ mod tests {
         is_dropped: AtomicBool,
     }
 
-    impl Request {
+    impl WaitingTask {
         fn task(self: &Arc<Self>) -> Task {
-            struct Dropped(Arc<Request>);
+            struct Dropped(Arc<WaitingTask>);
             impl Drop for Dropped {
                 fn drop(&mut self) {
                     self.0.is_dropped.store(true, SeqCst);
@@ -227,15 +227,15 @@ mod tests {
             }
             let dropped = Dropped(Arc::clone(self));
             Box::pin(async move {
-                let request = &*dropped.0;
-                let mut answer = pin!(request.answer.notified());
+                let waiting = &*dropped.0;
+                let mut answer = pin!(waiting.answer.notified());
                 poll_fn(|context| {
-                    request.polls.fetch_add(1, SeqCst);
-                    lock(&request.waker).get_or_insert_with(|| context.waker().clone());
+                    waiting.polls.fetch_add(1, SeqCst);
+                    lock(&waiting.waker).get_or_insert_with(|| context.waker().clone());
                     answer.as_mut().poll(context)
                 })
                 .await;
-                request.is_answered.store(true, SeqCst);
+                waiting.is_answered.store(true, SeqCst);
             })
         }
 
@@ -250,21 +250,22 @@ mod tests {
         let (parked, _closing) = new().await;
         let before = tasks();
         for _ in 0..3 {
-            let request = Arc::new(Request::default());
-            parked.start(request.task());
+            let waiting = Arc::new(WaitingTask::default());
+            parked.start(waiting.task());
             settle().await;
-            assert_eq!((request.polls.load(SeqCst), tasks()), (1, before));
-            request.answer.notify_one();
+            assert_eq!((waiting.polls.load(SeqCst), tasks()), (1, before));
+            waiting.answer.notify_one();
             settle().await;
-            assert_eq!((request.polls.load(SeqCst), tasks()), (2, before));
-            assert!(request.is_answered.load(SeqCst) && request.is_dropped.load(SeqCst));
+            assert_eq!((waiting.polls.load(SeqCst), tasks()), (2, before));
+            assert!(waiting.is_answered.load(SeqCst) && waiting.is_dropped.load(SeqCst));
         }
     }
 
     #[tokio::test]
     async fn second_task_is_spawned_and_leaves_the_parked_one_alone() {
         let (parked, _closing) = new().await;
-        let (before, first, second) = (tasks(), Arc::new(Request::default()), Arc::new(Request::default()));
+        let (before, first, second) =
+            (tasks(), Arc::new(WaitingTask::default()), Arc::new(WaitingTask::default()));
         parked.start(first.task());
         parked.start(second.task());
         settle().await;
@@ -298,7 +299,7 @@ mod tests {
     #[tokio::test]
     async fn late_waker_of_an_earlier_task_loses_no_later_one() {
         let (parked, _closing) = new().await;
-        let (early, later) = (Arc::new(Request::default()), Arc::new(Request::default()));
+        let (early, later) = (Arc::new(WaitingTask::default()), Arc::new(WaitingTask::default()));
         parked.start(early.task());
         early.answer.notify_one();
         settle().await;
@@ -319,40 +320,40 @@ mod tests {
     async fn task_that_panics_makes_room() {
         let (parked, _closing) = new().await;
         parked.start(Box::pin(async { panic!("on request") }));
-        let (before, request) = (tasks(), Arc::new(Request::default()));
-        parked.start(request.task());
+        let (before, waiting) = (tasks(), Arc::new(WaitingTask::default()));
+        parked.start(waiting.task());
         assert_eq!(tasks(), before);
-        request.answer.notify_one();
+        waiting.answer.notify_one();
         settle().await;
-        assert!(request.is_answered.load(SeqCst));
+        assert!(waiting.is_answered.load(SeqCst));
     }
 
     #[tokio::test]
     async fn close_continues_what_is_parked_as_a_task() {
         let (parked, closing) = new().await;
-        let [waits, later] = [Arc::new(Request::default()), Arc::new(Request::default())];
+        let [waits, later] = [Arc::new(WaitingTask::default()), Arc::new(WaitingTask::default())];
         parked.start(waits.task());
         closing.cancel();
         settle().await;
         parked.start(later.task());
-        for request in [waits, later] {
-            assert!(!request.is_dropped.load(SeqCst));
-            request.answer.notify_one();
+        for waiting in [waits, later] {
+            assert!(!waiting.is_dropped.load(SeqCst));
+            waiting.answer.notify_one();
             settle().await;
-            assert!(request.is_answered.load(SeqCst));
+            assert!(waiting.is_answered.load(SeqCst));
         }
     }
 
     #[test]
     fn end_of_the_runtime_drops_what_is_parked() {
         let runtime = Builder::new_current_thread().build().unwrap();
-        let request = Arc::new(Request::default());
+        let waiting = Arc::new(WaitingTask::default());
         runtime.block_on(async {
             let (parked, _closing) = new().await;
-            parked.start(request.task());
+            parked.start(waiting.task());
         });
-        assert!(!request.is_dropped.load(SeqCst));
+        assert!(!waiting.is_dropped.load(SeqCst));
         drop(runtime);
-        assert!(request.is_dropped.load(SeqCst) && !request.is_answered.load(SeqCst));
+        assert!(waiting.is_dropped.load(SeqCst) && !waiting.is_answered.load(SeqCst));
     }
 }
