@@ -20,7 +20,7 @@
 //!
 //! A client sees its own callers only: `lockkit.waiters` is not the length of the queue at the store, which
 //! [`inspect`](crate::LockClient::inspect) shows. It does not learn when the holder before it released the lock either,
-//! so `lockkit.queue.duration` contains the time for which that holder went on holding it, not only the handoff.
+//! so `lockkit.queue.duration` contains the time for which that holder still held it, not only the handoff.
 //!
 //! The `outcome` of an acquire:
 //!

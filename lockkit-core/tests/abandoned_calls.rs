@@ -69,7 +69,7 @@ fn a_build_dropped_while_its_thread_starts_leaves_no_thread() {
     while !begin_and_drop() {}
     let start = std::time::Instant::now();
     while threads() > 0 {
-        assert!(start.elapsed() < Duration::from_secs(20), "the thread lives on");
+        assert!(start.elapsed() < Duration::from_secs(20), "the thread is still there");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -56,7 +56,7 @@ fn events_of(name: &str) -> Vec<(Level, BTreeMap<&'static str, String>)> {
     AUDIT.lock().unwrap().iter().filter(|(_, fields)| fields["lock"] == name).cloned().collect()
 }
 
-/// A client that holds this lock, and the operator's view of it.
+/// Returns the guard of a new client that holds this lock, and the operator's view of it.
 async fn held(server: &MemoryServer, name: &str) -> (lockkit_core::LockGuard, Contender) {
     let client = client(server).await;
     let guard = client.lock(name).unwrap().acquire().await.unwrap();

@@ -121,7 +121,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// `InvalidConfig` for errors that no retry can fix.
     async fn open_session(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>>;
 
-    /// Optional: what an operator asks of a store.
+    /// Returns what an operator asks of the store, if the backend has this power.
     fn admin(&self) -> Option<&dyn Admin> {
         None
     }
@@ -199,17 +199,17 @@ pub trait Session: Debug + Send + Sync + 'static {
     /// `Unavailable` if the server did not confirm it; the keeper retries until the session must have expired.
     async fn close(&self) -> Result<()>;
 
-    /// Optional: what elections need.
+    /// Returns what elections need, if the backend has this power.
     fn elections(&self) -> Option<&dyn Elections> {
         None
     }
 
-    /// Optional: a record per lock name that only its holder can write.
+    /// Returns the access to a record per lock name that only its holder can write, if the backend has this power.
     fn records(&self) -> Option<&dyn Records> {
         None
     }
 
-    /// Optional: minimum hold times.
+    /// Returns what minimum hold times need, if the backend has this power.
     fn pins(&self) -> Option<&dyn Pins> {
         None
     }

@@ -18,7 +18,7 @@ use std::{
 
 use crate::{Error, ErrorKind, Result};
 
-/// Returns an error if the backend panics. A panic of the task itself would leave its entry to a session that lives on.
+/// Returns an error if the backend panics. A panic of the task itself would leave its entry to a session that stays alive.
 pub(super) async fn caught<T>(operation: &'static str, work: impl Future<Output = T>) -> Result<T> {
     let mut work = std::pin::pin!(work);
     std::future::poll_fn(|context| {

@@ -265,9 +265,9 @@ impl ClaimTask {
         match pinned {
             Err(error) if is_final(error.kind()) || error.kind() == ErrorKind::Unsupported => Err(error),
             // Its entry may stay until the end of the pin, and a new claim would wait behind it.
-            Ok(Some(_)) if !is_removed => Err(pinned_in_vain(name)),
+            Ok(Some(_)) if !is_removed => Err(lost_while_pinned(name)),
             Err(error) if !is_removed && error.kind() != ErrorKind::Lost => {
-                Err(pinned_in_vain(name).with_source(error))
+                Err(lost_while_pinned(name).with_source(error))
             }
             _ => Ok(()),
         }
@@ -330,8 +330,8 @@ struct Granted {
     pinned_until: Option<BootInstant>,
 }
 
-/// The error for a grant that was lost while it was pinned.
-fn pinned_in_vain(name: &LockName) -> Error {
+/// Returns the error for a grant that was lost while it was pinned.
+fn lost_while_pinned(name: &LockName) -> Error {
     Error::new(ErrorKind::Lost, "acquire").with_lock(name).with_message(
         "the session ended while the grant was pinned; its entry may stay until the end of the pin",
     )

@@ -3,8 +3,8 @@
 //! It watches, reads, reports what changed, and waits for the watch or for the next re-check. Failure cases:
 //!
 //! * A notification is lost, or comes before the change can be read: the re-check finds the change.
-//! * The session ends: the observation goes on in the next one. What changed in between is found by its first read.
-//! * A read answers with an older leader than an earlier one: it is not reported. If the store goes on answering so, its
+//! * The session ends: the observation continues in the next one. What changed in between is found by its first read.
+//! * A read answers with an older leader than an earlier one: it is not reported. If the store repeats such answers, its
 //!   history is not the one that was observed (restored from a backup): the observation ends with an error.
 //! * The observer is slow: changes wait for it, [`OBSERVED_CHANGES_MAX`] at most; then changes that follow each other
 //!   are reported as one.
@@ -72,7 +72,7 @@ impl Observing {
         }
     }
 
-    /// Observes in one session after another; returns why it cannot go on.
+    /// Observes in one session after another; returns why it cannot continue.
     ///
     /// Only waits are dropped when the observer goes, never a request.
     async fn observe(&mut self) -> ObservationEnd {
@@ -89,7 +89,7 @@ impl Observing {
             let Err(end) = self.observe_in(&active).await;
             match end {
                 ObservationEnd::NobodyListens => return end,
-                ObservationEnd::Failed(error) if self.goes_on_after(&error) => {
+                ObservationEnd::Failed(error) if self.continues_after(&error) => {
                     let lock = self.name.as_ref();
                     contained(|| debug!(lock, error = format_args!("{error:#}"), "observing again"));
                 }
@@ -106,7 +106,7 @@ impl Observing {
         }
     }
 
-    fn goes_on_after(&self, error: &Error) -> bool {
+    fn continues_after(&self, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Lost => true,
             // A session that was closed is followed by another one, unless the client is closed.

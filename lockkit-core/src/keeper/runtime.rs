@@ -40,7 +40,7 @@ impl Runtime {
         Ok(Self::new(handle, CancellationToken::new()))
     }
 
-    /// A runtime on a new thread, which lives until [`stop`](Self::stop): a caller that blocks its own executor
+    /// Starts a runtime on a new thread, which lives until [`stop`](Self::stop): a caller that blocks its own executor
     /// does not stop the renewals.
     pub(crate) async fn on_own_thread() -> Result<Self> {
         // If this future is dropped while the thread starts, the thread ends again.

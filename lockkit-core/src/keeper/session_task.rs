@@ -128,8 +128,8 @@ impl SessionTask {
         let _ = self.close_without_session(closing).await;
     }
 
-    /// Whether no further attempt follows this error of an attempt to open the first session. Only a silent store is
-    /// waited for: a wrong address or password is reported to the person who has just typed it.
+    /// Returns whether no further attempt follows this error of an attempt to open the first session. Only a silent
+    /// store is waited for: a wrong address or password is reported to the person who has just typed it.
     fn is_final(&self, error: &Error) -> bool {
         self.connect_policy == ConnectPolicy::OneAttempt || !error.is_temporary()
     }

@@ -25,7 +25,7 @@ use crate::{
 /// What timers on a paused clock may add.
 const SLACK: Duration = Duration::from_millis(10);
 
-/// Says for each attempt to open a session, counted from 1, with which error it fails.
+/// Returns the error of each attempt to open a session, counted from 1.
 type Failures = fn(u64) -> Option<ErrorKind>;
 
 /// A memory server whose sessions cannot be opened at first.
@@ -148,7 +148,7 @@ async fn last_error_is_returned_at_the_limit() {
     let last = format!("attempt {}", starting.attempts());
     assert!(starting.attempts() > 1 && error.to_string().contains(&last), "{error} instead of {last}");
     sleep(TTL * 10).await;
-    assert!(last.ends_with(&starting.attempts().to_string()), "attempts go on after the limit");
+    assert!(last.ends_with(&starting.attempts().to_string()), "attempts continue after the limit");
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]

@@ -45,7 +45,7 @@ async fn candidates_lead_one_after_another_and_observers_see_each() {
     let second = in_time(second).await.unwrap();
     let seen = next(&mut observer).await.unwrap();
     assert_eq!((&*seen.value, seen.token), ("other", second.token()));
-    assert_eq!(start.elapsed(), Duration::ZERO, "told by the watch");
+    assert_eq!(start.elapsed(), Duration::ZERO, "the watch reports it");
     drop(second);
     assert_eq!(next(&mut observer).await, None);
     assert_eq!(start.elapsed(), Duration::ZERO, "also of an end without a successor");
@@ -58,7 +58,7 @@ async fn a_leader_that_lost_proclaims_nothing() {
     let election = client(&server).await.election(NAME).unwrap();
     let leadership = election.campaign("first").await.unwrap();
     let other = client(&server).await.election(NAME).unwrap();
-    // The entry alone is gone: neither the session nor a heartbeat has told the leader.
+    // The entry alone is gone: neither the session nor a heartbeat has reported it to the leader.
     server.delete_entries(&name());
     let next = other.campaign("second").await.unwrap();
     assert!(leadership.is_leader(), "it does not know yet");
@@ -150,7 +150,7 @@ async fn changes_wait_for_a_slow_observer() {
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
-async fn observers_go_on_through_lost_sessions_and_end_with_the_client() {
+async fn observers_continue_through_lost_sessions_and_end_with_the_client() {
     let server = MemoryServer::new();
     let watching = client(&server).await;
     let mut observer = watching.election(NAME).unwrap().observe();

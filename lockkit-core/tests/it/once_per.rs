@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Work of a process whose clock shows `ahead` more than 60 periods and the time since `start`.
+/// Returns the work of a process whose clock shows `ahead` more than 60 periods and the time since `start`.
 fn work(client: &LockClient, start: Instant, ahead: Duration) -> OncePer {
     let now = move || UNIX_EPOCH + PERIOD * 60 + start.elapsed() + ahead;
     client.once_per(NAME, PERIOD).unwrap().wall_clock(now)

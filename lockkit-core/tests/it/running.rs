@@ -7,7 +7,7 @@ use std::sync::{
 use crate::common::{NAME, TTL, in_time, lock_of_new_client, name, suspendable_clock};
 use lockkit_core::{ErrorKind, Lock, LockClient, RunError, memory::MemoryServer};
 
-/// A lock whose work can move the clock past every deadline while it does not await.
+/// Returns a lock whose work can move the clock past every deadline while it does not await.
 async fn suspendable_lock() -> (Lock, Arc<AtomicU64>) {
     let (clock, suspended_ms) = suspendable_clock();
     let client =

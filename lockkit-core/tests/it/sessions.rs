@@ -333,7 +333,7 @@ async fn own_thread_of_a_client_ends_when_the_client_closes_or_is_dropped() {
     }
 }
 
-/// The smallest executor that is not tokio.
+/// Runs a future on the smallest executor that is not tokio.
 fn futures_block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {

@@ -97,7 +97,7 @@ fn a_hold_ends_once_as_lost_or_as_released() {
 
 /// A hold is armed after its callers were given shares; each of these threads may end it, before or after that.
 #[test]
-fn release_is_started_once_whoever_ends_the_hold() {
+fn release_is_started_once_whichever_thread_ends_the_hold() {
     shuttle::check_random(
         || {
             let (time, ending) = (ManualClock::new(), Ending::default());
