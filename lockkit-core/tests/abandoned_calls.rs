@@ -1,5 +1,7 @@
 //! Calls that their caller has given up, and what they still count for.
 
+#[path = "it/checked.rs"]
+mod checked;
 #[path = "it/common.rs"]
 mod common;
 
@@ -9,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use checked::Counted;
 use common::{NAME, TTL, client, kind, settle};
 use lockkit_core::{
     ErrorKind, LockClient, Owner,
@@ -17,7 +20,7 @@ use lockkit_core::{
 };
 use tokio::time::Instant;
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn try_does_not_join_an_attempt_that_was_given_up() {
     let server = MemoryServer::new();
     let lock = client(&server).await.lock(NAME).unwrap().reentrant(&Owner::new());
@@ -28,7 +31,7 @@ async fn try_does_not_join_an_attempt_that_was_given_up() {
     assert!(start.elapsed() <= TRY_ANSWER_MAX + Duration::from_millis(10));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn attempts_being_withdrawn_count_against_the_limit() {
     let server = MemoryServer::new();
     let client = client(&server).await;
@@ -50,6 +53,7 @@ async fn attempts_being_withdrawn_count_against_the_limit() {
 
 #[test]
 fn a_build_dropped_while_its_thread_starts_leaves_no_thread() {
+    let _counted = Counted::begin();
     let threads = || {
         std::fs::read_dir("/proc/self/task")
             .unwrap()

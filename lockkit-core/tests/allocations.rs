@@ -4,7 +4,13 @@
 //! here has one thread.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 
+#[path = "it/checked.rs"]
+mod checked;
+#[path = "it/common.rs"]
+mod common;
+
 use allocation_counter::{AllocationInfo, measure};
+use checked::Counted;
 use lockkit_core::{Lock, LockClient, Owner, memory::MemoryServer};
 use tokio::runtime::{Builder, Runtime};
 
@@ -52,6 +58,7 @@ impl Fixture {
 
 #[test]
 fn uncontended_acquire_and_release_allocate_eight_times() {
+    let _counted = Counted::begin();
     let fixture = Fixture::new();
     let lock = fixture.client.lock("orders/42").unwrap();
     for lock in [lock.clone(), lock.reentrant(&Owner::new())] {
@@ -63,6 +70,7 @@ fn uncontended_acquire_and_release_allocate_eight_times() {
 
 #[test]
 fn reentry_allocates_nothing() {
+    let _counted = Counted::begin();
     let fixture = Fixture::new();
     let lock = fixture.client.lock("orders/42").unwrap().reentrant(&Owner::new());
     let _held = fixture.runtime.block_on(lock.acquire()).unwrap();
@@ -72,6 +80,7 @@ fn reentry_allocates_nothing() {
 #[test]
 fn hold_takes_less_than_a_kilobyte() {
     const HOLDS: usize = 1_000;
+    let _counted = Counted::begin();
     let fixture = Fixture::new();
     let mut guards = Vec::with_capacity(HOLDS);
     let found = measure(|| {

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are not seen as tests")]
 
+#[path = "it/checked.rs"]
+mod checked;
 #[path = "it/common.rs"]
 mod common;
 
@@ -64,7 +66,7 @@ async fn held(server: &MemoryServer, name: &str) -> (lockkit_core::LockGuard, Co
     (guard, holder)
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_break_is_one_warning_that_names_lock_entry_token_host_and_pid() {
     start_audit();
     let (server, name) = (MemoryServer::new(), "orders/\n42");
@@ -84,7 +86,7 @@ async fn a_break_is_one_warning_that_names_lock_entry_token_host_and_pid() {
     assert_eq!(events_of(name), [(Level::WARN, expected)]);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_break_whose_caller_has_left_is_an_event() {
     start_audit();
     let (server, name) = (MemoryServer::new(), "left by its caller");
@@ -101,7 +103,7 @@ async fn a_break_whose_caller_has_left_is_an_event() {
     assert_eq!(events_of(name).len(), 1);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_break_without_an_answer_is_an_event_that_says_so() {
     start_audit();
     let (server, name) = (MemoryServer::new(), "without an answer");
@@ -186,7 +188,7 @@ impl Admin for Breaking {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn a_break_that_panics_is_an_event_and_one_that_is_not_offered_is_none() {
     start_audit();
     let holder = Contender::new("entry", None, None);
@@ -221,7 +223,7 @@ async fn close_waits_for_a_left_break(
 }
 
 /// Else the end of the client's own thread, which follows the close, could drop the break half-way.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn close_waits_for_a_break_whose_caller_has_left() {
     start_audit();
     let (server, name) = (MemoryServer::new(), "left by its client");
@@ -233,15 +235,16 @@ async fn close_waits_for_a_break_whose_caller_has_left() {
 
     // Not for ever.
     let (_guard, holder) = held(&server, name).await;
-    let operator = Breaking::client(&server, How::Slowly(Arc::new(Semaphore::new(0)))).await;
+    let operator = Breaking::client(&server, How::Slowly(Arc::clone(&permit))).await;
     let mut breaking = Box::pin(operator.break_lock(name, &holder));
     assert!(breaking.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).is_pending());
     let start = tokio::time::Instant::now();
     operator.close().await.unwrap();
     assert!(start.elapsed() < TTL, "{:?}", start.elapsed());
+    permit.add_permits(1);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn close_without_a_session_waits_for_a_break_whose_caller_has_left() {
     start_audit();
     let (server, name) = (MemoryServer::new(), "left without a session");
@@ -255,7 +258,7 @@ async fn close_without_a_session_waits_for_a_break_whose_caller_has_left() {
 }
 
 /// The client's own thread ends with the refusal, but not before the break.
-#[tokio::test]
+#[tokio::test(crate = "crate::checked")]
 async fn thread_of_a_refused_client_ends_after_its_break() {
     start_audit();
     let (server, name) = (MemoryServer::new(), "left by a refused client");

@@ -2,6 +2,8 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
 
+#[path = "it/checked.rs"]
+mod checked;
 #[path = "it/common.rs"]
 mod common;
 
@@ -12,6 +14,7 @@ use std::{
     sync::Once,
 };
 
+use checked::Counted;
 use common::{NAME, TTL, client, eventually, in_time, name, settle};
 use lockkit_core::{Clock, LockClient, LockGuard, Status, memory::MemoryServer};
 use tracing::{
@@ -119,7 +122,7 @@ async fn held(client: &LockClient, name: &str) -> LockGuard {
     client.lock(name).unwrap().acquire().await.unwrap()
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn acquire_wait_hold_renew_and_release_have_spans_with_name_and_token() {
     record();
     let server = MemoryServer::new();
@@ -164,7 +167,7 @@ async fn acquire_wait_hold_renew_and_release_have_spans_with_name_and_token() {
 }
 
 /// Also with a waiter, a try that finds the lock busy, a cancelled waiter and renewals.
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn ordinary_use_emits_nothing_above_debug() {
     let server = MemoryServer::new();
     let (first, second) = (client(&server).await, client(&server).await);
@@ -194,7 +197,7 @@ struct Loss {
     with_session: bool,
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn lost_hold_is_one_warning_with_lock_and_reason() {
     let losses = [
         Loss { reason: "entry_gone", how: |server, _| server.delete_entries(&name()), with_session: false },
@@ -252,6 +255,7 @@ async fn lost_hold_is_one_warning_with_lock_and_reason() {
 
 #[test]
 fn hold_that_ends_with_its_runtime_is_one_warning() {
+    let _counted = Counted::begin();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = MemoryServer::new();
     let client_runtime = runtime();

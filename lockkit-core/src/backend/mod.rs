@@ -204,7 +204,7 @@ pub trait Session: Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns the access to a record per lock name that only its holder can write, if the backend has this power.
+    /// Returns what records need, one per lock name that only its holder can write, if the backend has this power.
     fn records(&self) -> Option<&dyn Records> {
         None
     }

@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::checked::Counted;
 use crate::common::{HANG, NAME, kind};
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, LockClient, TimeSource, lease::validity, limits::CLOCK_READ_PAUSE_MAX,
@@ -52,6 +53,7 @@ fn elsewhere<F: Future>(future: F) -> (F::Output, Duration) {
 
 #[test]
 fn a_loss_is_reported_at_the_deadline_while_the_keeper_is_blocked() {
+    let _counted = Counted::begin();
     let keepers = runtime();
     let (_client, guard) = keepers.block_on(async {
         let client = LockClient::builder(MemoryServer::new().backend()).ttl(TTL).build().await.unwrap();
@@ -64,6 +66,7 @@ fn a_loss_is_reported_at_the_deadline_while_the_keeper_is_blocked() {
 
 #[test]
 fn callers_return_at_their_time_limits_while_the_keeper_is_blocked() {
+    let _counted = Counted::begin();
     let (keepers, server) = (runtime(), MemoryServer::new());
     let (client, guard) = keepers.block_on(async {
         let client = LockClient::builder(server.backend()).build().await.unwrap();
@@ -84,6 +87,7 @@ fn callers_return_at_their_time_limits_while_the_keeper_is_blocked() {
 /// Only the timers of the caller read the clock here: the keeper's runtime does not run.
 #[test]
 fn caller_reads_the_clock_once_a_second_while_the_keeper_is_blocked() {
+    let _counted = Counted::begin();
     let (keepers, suspended_ms) = (runtime(), Arc::new(AtomicU64::new(0)));
     let clock = Clock::new(Suspendable(Arc::clone(&suspended_ms)));
     let (_client, guard) = keepers.block_on(async {
@@ -110,6 +114,7 @@ fn caller_reads_the_clock_once_a_second_while_the_keeper_is_blocked() {
 /// The clock shows less than a second to the deadline, which no renewal moves.
 #[test]
 fn caller_reads_the_clock_at_the_deadline_while_the_keeper_is_blocked() {
+    let _counted = Counted::begin();
     let (keepers, suspended_ms) = (runtime(), Arc::new(AtomicU64::new(0)));
     let clock = Clock::new(Suspendable(Arc::clone(&suspended_ms)));
     let (_client, guard) = keepers.block_on(async {
@@ -149,6 +154,7 @@ impl TimeSource for Suspendable {
 /// on it.
 #[test]
 fn request_of_a_caller_whose_runtime_ends_is_driven_by_the_keeper() {
+    let _counted = Counted::begin();
     let (keepers, server) = (runtime(), MemoryServer::new());
     let client = keepers.block_on(async { LockClient::builder(server.backend()).build().await.unwrap() });
     let lock = client.lock(NAME).unwrap();
@@ -175,6 +181,7 @@ fn request_of_a_caller_whose_runtime_ends_is_driven_by_the_keeper() {
 /// A keeper on its own thread serves callers without timers.
 #[test]
 fn caller_on_a_runtime_without_timers_returns_in_time() {
+    let _counted = Counted::begin();
     let bare = Builder::new_current_thread().build().unwrap();
     bare.block_on(async {
         let client = LockClient::builder(MemoryServer::new().backend()).own_thread().build().await.unwrap();

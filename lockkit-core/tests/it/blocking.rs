@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::checked::Counted;
 use crate::common::{HANG, NAME, kind, name};
 use lockkit_core::{
     Error, ErrorKind, LockClient, RunError, Status,
@@ -27,10 +28,15 @@ fn eventually(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// Runs `work` on a thread, so that a hang fails the test instead of blocking it.
+/// Runs `work` on a thread, so that a hang fails the test instead of blocking it, and counts what its clients leave.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, outcome) = mpsc::channel();
-    thread::spawn(move || done.send(work()));
+    thread::spawn(move || {
+        let counted = Counted::begin();
+        let outcome = work();
+        drop(counted);
+        done.send(outcome)
+    });
     // The message of a panic is in the output of its thread.
     outcome.recv_timeout(HANG * 2).expect("no hang and no panic")
 }
@@ -232,9 +238,8 @@ fn operators_list_and_break_locks() {
 
 #[test]
 fn threads_acquire_sets_in_any_order() {
-    let server = MemoryServer::new();
-    let client = client(&server);
-    in_time(move || {
+    in_time(|| {
+        let client = client(&MemoryServer::new());
         thread::scope(|scope| {
             for names in [["a", "b"], ["b", "a"], ["c", "a"], ["b", "c"]] {
                 let set = client.lock_all(names).unwrap();

@@ -1,6 +1,14 @@
-//! The runtime of the tests, for `#[tokio::test(crate = "crate::checked")]`. When a test has ended, none of its clients
-//! may have anything left: every table is empty, and no task uses the keeper any more.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
+//! What counts what is left of the clients of a test: every table is empty, and no task uses the keeper any more.
+//!
+//! * `#[tokio::test(crate = "crate::checked")]`, [`Builder`] and [`on_paused_clock`]: a runtime that counts at the end of
+//!   each `block_on`.
+//! * [`Counted`]: for a test with runtimes of its own, or with clients on threads of their own.
+#![allow(
+    dead_code,
+    unused_imports,
+    clippy::unwrap_used,
+    reason = "for tests only; each program uses some of it"
+)]
 
 use std::time::{Duration, Instant};
 
@@ -53,18 +61,42 @@ pub(crate) struct Checked(tokio::runtime::Runtime);
 
 impl Checked {
     pub(crate) fn block_on<F: Future>(&self, test: F) -> F::Output {
-        self.0.block_on(async {
-            let clients = WatchedClients::begin();
-            let output = test.await;
-            clients.close();
-            nothing_left(&clients).await;
-            output
-        })
+        let clients = WatchedClients::begin();
+        let output = self.0.block_on(test);
+        self.0.block_on(nothing_left(&clients));
+        output
     }
 }
 
-/// Waits until nothing is left, whether the clock is paused or not.
+/// Runs a test on a runtime of its own, with a paused clock.
+pub(crate) fn on_paused_clock<T>(test: impl Future<Output = T>) -> T {
+    Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(test)
+}
+
+/// Checks, when it is dropped, what is left of the clients that this thread has started since.
+///
+/// A test declares it first, so that it is dropped last: after all handles, and after the runtimes of the clients.
+#[must_use = "it checks when it is dropped"]
+pub(crate) struct Counted(WatchedClients);
+
+impl Counted {
+    pub(crate) fn begin() -> Self {
+        Self(WatchedClients::begin())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            runtime.block_on(nothing_left(&self.0));
+        }
+    }
+}
+
+/// Closes the clients and waits until nothing is left, whether the clock is paused or not.
 async fn nothing_left(clients: &WatchedClients) {
+    clients.close();
     let (start, real_start) = (tokio::time::Instant::now(), Instant::now());
     loop {
         settle().await;

@@ -85,13 +85,3 @@ pub fn kind<T: std::fmt::Debug>(outcome: Result<T, Error>) -> ErrorKind {
 pub async fn in_time<T>(awaited: impl Future<Output = T>) -> T {
     tokio::time::timeout(TTL * 10, awaited).await.expect("no hang")
 }
-
-/// Runs a future on a runtime of its own, whose tasks are dropped with it.
-pub fn on_paused_clock<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()
-        .unwrap()
-        .block_on(future)
-}

@@ -8,6 +8,7 @@ use std::{
 };
 
 use crate::cancel_safety::poll_once;
+use crate::checked::Counted;
 use crate::common::{HANG, NAME, TTL, client, eventually, in_time, kind, name, settle};
 use crate::scripted::Scripted;
 use lockkit_core::{
@@ -95,6 +96,7 @@ async fn hold_left_at_the_drain_limit_is_lost_and_reported() {
 /// As `LockGuard` documents: after the end of the runtime nothing is sent.
 #[test]
 fn guard_dropped_at_the_end_of_main_leaves_its_entry_unless_the_client_is_closed() {
+    let _counted = Counted::begin();
     for closes in [false, true] {
         let server = MemoryServer::new();
         let main = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

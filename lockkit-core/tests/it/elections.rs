@@ -3,6 +3,7 @@
 use std::{pin::pin, sync::atomic::Ordering, time::Duration};
 
 use crate::cancel_safety::poll_once;
+use crate::checked::Counted;
 use crate::common::{NAME, TTL, client, deliver_next, eventually, in_time, kind, name, settle};
 use crate::scripted::Scripted;
 use lockkit_core::{
@@ -205,6 +206,7 @@ async fn observer_of_an_own_thread_client_learns_of_the_end() {
 /// Its task is dropped with that runtime, before it can report anything.
 #[test]
 fn an_observation_ends_with_an_error_when_the_runtime_of_its_client_ends() {
+    let _counted = Counted::begin();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = MemoryServer::new();
     let of_client = runtime();

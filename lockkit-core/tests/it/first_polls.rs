@@ -13,6 +13,7 @@ use std::{
 
 use crate::cancel_safety::poll_once;
 use crate::{
+    checked::Counted,
     common::{NAME, client, lock_of_new_client, settle},
     scripted::Scripted,
 };
@@ -97,9 +98,10 @@ async fn try_after_a_caller_left_and_a_release_finds_the_lock_free() {
 /// Workers of such a runtime run the task first that was spawned last.
 #[test]
 fn workers_send_the_release_of_a_dropped_guard_before_a_try() {
+    let _counted = Counted::begin();
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let task = runtime.spawn(async {
-        let lock = lock_of_new_client(&MemoryServer::new()).await;
+    let lock = runtime.block_on(lock_of_new_client(&MemoryServer::new()));
+    let task = runtime.spawn(async move {
         for round in 0..10 {
             drop(lock.acquire().await.unwrap());
             assert!(lock.try_acquire().await.unwrap().is_some(), "round {round}");
@@ -110,12 +112,13 @@ fn workers_send_the_release_of_a_dropped_guard_before_a_try() {
 
 #[test]
 fn workers_send_a_withdrawal_before_a_release_and_a_try() {
+    let _counted = Counted::begin();
     // A worker that looks for events wakes the tasks that have yielded, before it has polled all others.
     for event_interval in [61, 3, 7] {
         let mut builder = Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).event_interval(event_interval).enable_all().build().unwrap();
+        let lock = runtime.block_on(lock_of_new_client(&MemoryServer::new()));
         let task = runtime.spawn(async move {
-            let lock = lock_of_new_client(&MemoryServer::new()).await;
             for round in 0..12 {
                 // So that it looks for events at another step in each round.
                 for _ in 0..round {

@@ -14,10 +14,11 @@ use metrics_util::{
     MetricKind,
     debugging::{DebugValue, DebuggingRecorder, Snapshotter},
 };
-use tokio::time::sleep;
+use tokio::{runtime::Builder, time::sleep};
 
 use crate::{
-    common::{NAME, TTL, client, eventually, in_time, name, on_paused_clock, settle},
+    checked::{Counted, on_paused_clock},
+    common::{NAME, TTL, client, eventually, in_time, name, settle},
     panics::panicking_at_a_release,
     scripted::Scripted,
 };
@@ -200,7 +201,10 @@ async fn losses_of_sessions() {
 }
 
 fn loss_with_the_runtime() {
-    let guard = on_paused_clock(async { held(&client(&MemoryServer::new()).await, NAME).await });
+    let _counted = Counted::begin();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let guard = runtime.block_on(async { held(&client(&MemoryServer::new()).await, NAME).await });
+    drop(runtime);
     assert!(!guard.is_held());
 }
 

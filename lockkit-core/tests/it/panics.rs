@@ -16,7 +16,8 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    common::{NAME, TTL, client, eventually, in_time, kind, name, on_paused_clock},
+    checked::on_paused_clock,
+    common::{NAME, TTL, client, eventually, in_time, kind, name},
     scripted::Scripted,
 };
 

@@ -1,6 +1,7 @@
 //! Random histories of several clients and a faulty server, with checks after every step.
 use std::{collections::HashMap, time::Duration};
 
+use crate::checked::on_paused_clock;
 use crate::common::{TTL, eventually, settle};
 use lockkit_core::{Clock, FencingToken, LockClient, LockGuard, LockName, Owner, memory::MemoryServer};
 use proptest::{prelude::*, test_runner::FileFailurePersistence};
@@ -125,12 +126,6 @@ impl World {
     }
 }
 
-/// Runs a history on a runtime with a paused clock.
-fn on_a_paused_clock(history: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-    runtime.unwrap().block_on(history);
-}
-
 /// Takes all steps with a check after each, and returns the world after the last one.
 async fn replay(steps: impl IntoIterator<Item = Step>) -> World {
     let mut world = World::new().await;
@@ -164,7 +159,7 @@ async fn nothing_is_left(mut world: World) {
 /// `random_histories.proptest-regressions`, but today's generator makes another history of it.
 #[test]
 fn silently_ended_session_is_noticed_within_one_heartbeat() {
-    on_a_paused_clock(async {
+    on_paused_clock(async {
         let steps = [
             Step::Mute(true),
             Step::Try { client: 0, name: 0 },
@@ -189,6 +184,6 @@ proptest! {
 
     #[test]
     fn exclusion_token_order_and_no_residue(steps in proptest::collection::vec(step(), 1..40)) {
-        on_a_paused_clock(async { nothing_is_left(replay(steps).await).await });
+        on_paused_clock(async { nothing_is_left(replay(steps).await).await });
     }
 }

@@ -3,6 +3,7 @@
 use std::{sync::mpsc, time::Duration};
 
 use crate::cancel_safety::poll_once;
+use crate::checked::Counted;
 use crate::common::{NAME, TTL, client, eventually, kind, lock_of_new_client, name, settle};
 use lockkit_core::{ErrorKind, LockClient, limits::RELEASE_ANSWER_MAX, memory::MemoryServer};
 use tokio::time::{Instant, sleep};
@@ -94,6 +95,7 @@ async fn a_panic_while_holding_releases() {
 
 #[test]
 fn a_guard_dropped_outside_any_runtime_releases() {
+    let _counted = Counted::begin();
     let server = MemoryServer::new();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let guard = runtime.block_on(async { lock_of_new_client(&server).await.acquire().await.unwrap() });
@@ -110,6 +112,7 @@ fn a_guard_dropped_outside_any_runtime_releases() {
 
 #[test]
 fn guard_that_outlives_its_runtime_is_lost() {
+    let _counted = Counted::begin();
     let server = MemoryServer::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (client, guard) = runtime.block_on(async {
@@ -143,6 +146,7 @@ fn guard_that_outlives_its_runtime_is_lost() {
 /// The release waits behind that of a dropped guard when the keeper's runtime ends.
 #[test]
 fn release_that_was_not_polled_ends_with_the_runtime() {
+    let _counted = Counted::begin();
     let keepers = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (_client, dropped, released) = keepers.block_on(async {
         let client = client(&MemoryServer::new()).await;

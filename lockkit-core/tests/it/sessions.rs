@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use crate::checked::Counted;
 use crate::common::{HANG, NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
 use async_trait::async_trait;
 use lockkit_core::{
@@ -256,6 +257,7 @@ async fn callers_that_join_an_attempt_count_against_the_limit() {
 
 #[test]
 fn a_client_on_its_own_thread_renews_while_the_callers_executor_is_blocked() {
+    let _counted = Counted::begin();
     let server = MemoryServer::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -278,6 +280,7 @@ fn a_client_on_its_own_thread_renews_while_the_callers_executor_is_blocked() {
 
 #[test]
 fn outside_a_runtime_a_client_needs_its_own_thread() {
+    let _counted = Counted::begin();
     let server = MemoryServer::new();
     let outside = futures_block_on(LockClient::builder(server.backend()).build());
     assert_eq!(kind(outside), ErrorKind::Unsupported);

@@ -11,10 +11,11 @@ use std::{
     time::Duration,
 };
 
+use crate::checked::on_paused_clock;
 use crate::common::{NAME, TTL, client, lock_of_new_client, settle, suspendable_clock};
 use crate::scripted::Scripted;
 use lockkit_core::{Lock, LockClient, LockGuard, Owner, backend::Lifetime, memory::MemoryServer};
-use tokio::{runtime::Builder, time::advance};
+use tokio::time::advance;
 
 /// A waker may read a guard, or be the last owner of a task that holds one.
 #[test]
@@ -29,8 +30,7 @@ fn waker_that_reads_the_guard_does_not_deadlock() {
     }
     let (done, waited) = mpsc::channel();
     std::thread::spawn(move || {
-        let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-        runtime.block_on(async {
+        on_paused_clock(async {
             let server = MemoryServer::new();
             let guard = Arc::new(client(&server).await.lock(NAME).unwrap().acquire().await.unwrap());
             let waker = Arc::new(Looks(Arc::downgrade(&guard))).into();
@@ -57,8 +57,7 @@ fn a_waker_that_acquires_again_does_not_deadlock() {
     }
     let (done, waited) = mpsc::channel();
     std::thread::spawn(move || {
-        let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-        runtime.block_on(async {
+        on_paused_clock(async {
             for is_try in [false, true] {
                 let (clock, ahead_ms) = suspendable_clock();
                 let client = LockClient::builder(MemoryServer::new().backend()).ttl(TTL).clock(clock);
