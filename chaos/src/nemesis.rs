@@ -41,6 +41,8 @@ pub(crate) struct AppliedFault {
     pub(crate) cut: Option<u32>,
     pub(crate) from: Duration,
     pub(crate) until: Duration,
+    /// When all servers were healthy again, after a fault of a server; the end of any other fault.
+    pub(crate) settled: Duration,
     /// Why it could not be carried out.
     pub(crate) failed: Option<String>,
     /// Whether another client acquired the lock of the holder that was hit.
@@ -95,9 +97,13 @@ impl Nemesis<'_> {
                 self.undo(one, *server).with_context(|| format!("cannot undo {:?}", one.what))?;
             }
             self.store().settle()?;
+            let settled = now();
             let mut applied: Vec<_> = applied.into_iter().map(|(one, _)| one).collect();
             for trap in traps {
                 applied.push(trap.join().map_err(|_| anyhow::anyhow!("a trap panicked"))??);
+            }
+            for one in &mut applied {
+                one.settled = if one.fault.is_of_client() { one.until } else { settled };
             }
             Ok(applied)
         })
@@ -225,6 +231,7 @@ impl AppliedFault {
             cut: None,
             from,
             until: from,
+            settled: from,
             failed: None,
             is_overtaken: false,
             ended_holds: None,

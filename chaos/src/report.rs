@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use comfy_table::{Table, presets};
 use serde_json::json;
 
+#[cfg(test)]
+use crate::verdict::Requirements;
 use crate::{
     schedule::{Scale, Schedule},
     timeline,
@@ -36,6 +38,24 @@ impl RunResult {
     /// Whether nothing was violated and the requirements were met.
     pub(crate) fn passed(&self) -> bool {
         self.verdict.violations.is_empty() && self.verdict.missing.is_empty()
+    }
+
+    /// Judges a history that was not recorded in a run: two clients, one lock, a second.
+    #[cfg(test)]
+    pub(crate) fn by_hand(history: History, required: Requirements) -> Self {
+        let scale = Scale { clients: 2, locks: 1, ttl: history.ttl };
+        let verdict = history.judge(required, Vec::new());
+        let (start, took) = (Duration::ZERO, Duration::from_secs(1));
+        Self {
+            backend: "redis".to_owned(),
+            seed: 1,
+            scale,
+            start,
+            took,
+            schedule: Schedule(Vec::new()),
+            verdict,
+            history,
+        }
     }
 
     /// Writes the report and the timeline.

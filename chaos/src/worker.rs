@@ -199,7 +199,8 @@ async fn connect(setup: &ClientSetup, connection: &ToCoordinator) -> Result<Lock
     }
 }
 
-/// Counts the events that may have cost the client its queue entries.
+/// Counts the events that may have cost the client its queue entries: every change of its status, because a loss that is
+/// followed at once by a new session may show only as the latter, and every standstill.
 #[derive(Debug, Default)]
 struct Disturbances {
     count: AtomicU64,
@@ -211,11 +212,12 @@ impl Disturbances {
         let mut status = client.status();
         drop(client);
         loop {
-            match status.changed().await {
+            let changed = status.changed().await;
+            self.count.fetch_add(1, SeqCst);
+            match changed {
                 Status::Connected => self.is_disturbed.store(false, SeqCst),
                 Status::Closed => return,
                 other => {
-                    self.count.fetch_add(1, SeqCst);
                     self.is_disturbed.store(true, SeqCst);
                     connection.send(ClientMessage::SessionProblem { problem: format!("{other:?}") });
                 }

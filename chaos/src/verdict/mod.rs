@@ -16,9 +16,6 @@ use crate::{
     wire::{ClientId, ClientMessage},
 };
 
-/// For this many ttls after a fault its effect on a queue entry may still be seen.
-const AFTER_A_FAULT: u32 = 2;
-
 /// Minimum number of grants, and of grants that a client had to wait for, in the shortest run.
 const GRANTS_MIN: usize = 20;
 const CONTENDED_MIN: usize = 10;
@@ -29,6 +26,9 @@ const CONTENDED_PER_STEP: usize = 2;
 
 /// For each of this many steps there must be one more of the rarer events.
 const STEPS_PER_RARITY: usize = 15;
+
+/// Of this many grants that were waited for, one must show its place in the queue. (Most runs have more than twice that.)
+const CONTENDED_PER_PLACE: usize = 20;
 
 /// A time without any grant that counts as the effect of a fault.
 const NO_GRANT_MIN: Duration = Duration::from_secs(1);
@@ -85,7 +85,7 @@ pub(crate) struct Figures {
     /// Updates that the registers lost.
     pub(crate) lost_unfenced: usize,
     pub(crate) lost_fenced: usize,
-    /// Grants whose queue entry was seen, without a fault near.
+    /// Grants whose queue entry was seen, and which no fault can have removed since.
     pub(crate) in_order: usize,
 }
 
@@ -163,18 +163,29 @@ impl History {
         }
     }
 
-    /// Returns the holds, with a time in the queue only where no fault can have removed the entry.
+    /// Returns the holds, with a time in the queue only where the claim cannot have lost its place between that time and
+    /// its grant.
     fn undisturbed(&self) -> Vec<HoldRecord> {
-        let after = self.ttl * AFTER_A_FAULT;
-        let mut all: Vec<HoldRecord> = self.holds.iter().map(held).collect();
-        for held in &mut all {
-            let disturbed = self
-                .faults
-                .iter()
-                .any(|fault| fault.from <= held.granted && held.asked <= fault.until + after);
-            held.queued = held.queued.filter(|_| !disturbed);
-        }
-        all
+        let undisturbed = self.holds.iter().map(|hold| {
+            let mut record = held(hold);
+            record.queued = hold.queued.filter(|&queued| {
+                // A guard that is lost from the start was returned late: others may have been granted the lock since.
+                hold.believed.is_some()
+                    && !self.faults.iter().any(|fault| self.may_unqueue(fault, hold, queued))
+            });
+            record
+        });
+        undisturbed.collect()
+    }
+
+    /// Whether this fault may have removed the claim's entry, which was in the queue at this time.
+    ///
+    /// An entry ends with its session (etcd, ZooKeeper) or lapses a ttl after its client's last heartbeat (Redis), and its
+    /// client claims again at the end of the queue. A fault of another client does neither. Once the servers are
+    /// healthy, what a fault has left of sessions and entries ends within a ttl.
+    fn may_unqueue(&self, fault: &AppliedFault, hold: &Hold, queued: Duration) -> bool {
+        let hits = fault.client.is_none_or(|client| client == hold.client);
+        hits && fault.from <= hold.granted && queued <= fault.settled + self.ttl
     }
 
     fn fencing(&self) -> Vec<String> {
@@ -276,7 +287,7 @@ impl Figures {
     /// Returns what happened too rarely. A short run needs what its first two steps cause; a longer one needs more.
     fn missing(&self, Requirements { steps, has_queue }: Requirements) -> Vec<String> {
         let rare = steps / STEPS_PER_RARITY;
-        let in_order = if has_queue { rare } else { 0 };
+        let in_order = if has_queue { 1.max(self.contended / CONTENDED_PER_PLACE) } else { 0 };
         let requirements = [
             ("grants", self.grants, GRANTS_MIN.max(GRANTS_PER_STEP * steps)),
             ("grants that were waited for", self.contended, CONTENDED_MIN.max(CONTENDED_PER_STEP * steps)),

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{
     nemesis::EndedHolds,
+    report::{RunResult, table},
     wire::{Reading, RegisterRequest},
 };
 
@@ -41,6 +42,7 @@ fn clock_step(at: u64) -> AppliedFault {
         cut: None,
         from: ms(at),
         until: ms(at),
+        settled: ms(at),
         failed: None,
         is_overtaken: false,
         ended_holds: Some(EndedHolds { at: ms(at), lock: None }),
@@ -80,17 +82,59 @@ fn falling_tokens_are_a_violation() {
     assert!(matches!(&*found, [one] if one.starts_with("token order")), "{found:?}");
 }
 
+/// A claim of client 0 that was in the queue from 2 s on, and one of client 1 that was made at 3 s and granted at 4 s.
+fn claims(first_granted: u64) -> [[Report; 2]; 2] {
+    let queued_at = |mut reports: [Report; 2], at| {
+        if let ClientMessage::Granted { asked, queued, .. } = &mut reports[0].message {
+            (*asked, *queued) = (ms(at - 1), Some(ms(at)));
+        }
+        reports
+    };
+    let [first, second] = if first_granted < 4_000 { [1, 2] } else { [2, 1] };
+    [
+        queued_at(reports(0, first, first_granted, first_granted + 5), 2_000),
+        queued_at(reports(1, second, 4_000, 4_005), 3_001),
+    ]
+}
+
 #[test]
-fn overtaken_waiter_is_a_violation_unless_a_fault_was_near() {
-    let mut first = reports(0, 2, 30, 40);
-    let second = reports(1, 1, 20, 25);
-    if let ClientMessage::Granted { asked, queued, .. } = &mut first[0].message {
-        (*asked, *queued) = (ms(5), Some(ms(10)));
+fn run_with_an_overtaken_waiter_is_refused() {
+    let result = |first_granted| {
+        let reports = claims(first_granted).concat();
+        let history = History::new(&Registers::default(), &reports, Vec::new(), ms(1_000));
+        RunResult::by_hand(history, LEAST)
+    };
+    let good = result(3_500);
+    assert_eq!((good.verdict.violations.len(), good.verdict.figures.in_order), (0, 2));
+    let wrong = result(4_500);
+    assert!(!wrong.passed());
+    let table = table(&[wrong]);
+    assert!(table.contains("1 VIOLATIONS") && table.contains("VIOLATION: queue order: "), "{table}");
+}
+
+#[test]
+fn overtaken_waiter_is_no_violation_if_a_fault_may_have_removed_its_entry() {
+    let found = |from: u64, settled: u64, client| {
+        let fault = AppliedFault { settled: ms(settled), client, ended_holds: None, ..clock_step(from) };
+        violations(&claims(4_500), vec![fault]).len()
+    };
+    // The entry was seen at 2 s; the claim was granted at 4.5 s.
+    for (from, settled, expected) in
+        [(4_500, 4_600, 0), (4_501, 4_600, 1), (10, 1_000, 0), (10, 999, 1), (1_500, 1_600, 0)]
+    {
+        assert_eq!(found(from, settled, None), expected, "a server: {from} to {settled}");
+        assert_eq!(found(from, settled, Some(client(0))), expected, "the waiter: {from} to {settled}");
+        assert_eq!(found(from, settled, Some(client(1))), 1, "another client: {from} to {settled}");
     }
-    let found = violations(&[first.clone(), second.clone()], Vec::new());
-    assert!(matches!(&*found, [one] if one.starts_with("queue order")), "{found:?}");
-    let near = AppliedFault { ended_holds: None, ..clock_step(15) };
-    assert_eq!(violations(&[first, second], vec![near]), [""; 0]);
+}
+
+#[test]
+fn guard_that_was_lost_when_it_was_returned_does_not_count_as_overtaken() {
+    let mut late = claims(4_500);
+    if let ClientMessage::Granted { is_held, .. } = &mut late[0][0].message {
+        *is_held = false;
+    }
+    assert_eq!(violations(&late, Vec::new()), [""; 0]);
 }
 
 #[test]
@@ -139,7 +183,7 @@ fn lost_update_of_the_fenced_register_is_a_violation() {
 #[test]
 fn run_without_faults_is_inconclusive() {
     let verdict = History::new(&Registers::default(), &[], Vec::new(), ms(1_000)).judge(LEAST, Vec::new());
-    assert!(verdict.violations.is_empty() && verdict.missing.len() == 6, "{verdict:?}");
+    assert!(verdict.violations.is_empty() && verdict.missing.len() == 7, "{verdict:?}");
 }
 
 fn enough() -> Figures {
@@ -151,6 +195,7 @@ fn enough() -> Figures {
         noticed: 2,
         refused: 1,
         lost_unfenced: 1,
+        in_order: 1,
         ..Figures::default()
     }
 }
@@ -165,12 +210,19 @@ fn run_without_a_lost_unfenced_update_is_inconclusive() {
 #[test]
 fn long_run_requires_more_than_a_short_one() {
     let long = Requirements { steps: 200, has_queue: true };
-    assert_eq!(Figures { faults: 300, ..enough() }.missing(long).len(), 7);
-    // Without a queue there are no entries to see.
-    assert_eq!(
-        Figures { faults: 300, ..enough() }.missing(Requirements { has_queue: false, ..long }).len(),
-        6
-    );
+    assert_eq!(Figures { faults: 300, ..enough() }.missing(long).len(), 6);
+}
+
+#[test]
+fn run_without_enough_places_in_the_queue_is_inconclusive() {
+    for (contended, in_order, is_enough) in [(10, 0, false), (10, 1, true), (400, 19, false), (400, 20, true)]
+    {
+        let figures = Figures { contended, in_order, ..enough() };
+        let expected = if is_enough { 0 } else { 1 };
+        assert_eq!(figures.missing(LEAST).len(), expected, "{in_order} of {contended}");
+        // Without a queue there are no places to see.
+        assert_eq!(figures.missing(Requirements { has_queue: false, ..LEAST }), [""; 0]);
+    }
 }
 
 #[test]
