@@ -2,6 +2,9 @@
 //!
 //! Time runs from left to right, in several strips. Each strip has one row per lock and client.
 
+#[cfg(test)]
+mod tests;
+
 use std::{fmt::Write, time::Duration};
 
 use crate::{fault::Fault, nemesis::AppliedFault, register::Access, report::RunResult, verdict::Hold};
@@ -300,14 +303,4 @@ fn text(svg: &mut String, x: f64, y: f64, style: &str, what: &str) {
 
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_is_escaped() {
-        assert_eq!(escaped("<a> & \"b\""), "&lt;a&gt; &amp; &quot;b&quot;");
-    }
 }
