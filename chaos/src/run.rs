@@ -84,7 +84,7 @@ pub(crate) fn run(plan: &Plan) -> Result<RunResult> {
     let mut violations = finish(&coordinator)?;
     bar.set_message("checking for residue");
     let store = unpoisoned(store.into_inner());
-    violations.extend(residue(&*store, RESIDUE_MAX)?);
+    violations.extend(residue(&*store, &locks, RESIDUE_MAX)?);
     bar.finish_and_clear();
     let required = Requirements { steps: schedule.0.len(), has_queue: info.has_queue };
     let history =
@@ -119,10 +119,10 @@ fn finish(coordinator: &Coordinator) -> Result<Vec<String>> {
 }
 
 /// Returns what is left in the store after `longest`.
-fn residue(store: &dyn Store, longest: Duration) -> Result<Vec<String>> {
+fn residue(store: &dyn Store, locks: &[String], longest: Duration) -> Result<Vec<String>> {
     let start = Instant::now();
     loop {
-        let left = store.residue();
+        let left = store.residue(locks);
         match left {
             Ok(left) if left.is_empty() => return Ok(left),
             // An error: the store has no leader at the moment.
@@ -159,9 +159,10 @@ mod tests {
         let store = store::start("file").unwrap();
         let url = store.url();
         let folder = Path::new(url.strip_prefix("file://").unwrap());
+        let left = || residue(&*store, &["lock-0".to_owned()], Duration::ZERO).unwrap();
         fs::write(folder.join("lock-0.lock"), "").unwrap();
-        assert_eq!(residue(&*store, Duration::ZERO).unwrap(), [""; 0]);
-        fs::write(folder.join("stray"), "").unwrap();
-        assert_eq!(residue(&*store, Duration::ZERO).unwrap(), ["left in the store: stray"]);
+        assert_eq!(left(), [""; 0]);
+        fs::write(folder.join("lock-1.lock"), "").unwrap();
+        assert_eq!(left(), ["left in the store: lock-1.lock"]);
     }
 }

@@ -31,7 +31,7 @@ pub(super) trait Kind: Member {
     const MOVE_LEADER: Option<MoveLeader<Self>>;
 
     /// See [`Servers::residue`].
-    fn residue(&self) -> Result<Vec<String>>;
+    fn residue(&self, locks: &[String]) -> Result<Vec<String>>;
 }
 
 impl<M: Kind> ClusterStore<M> {
@@ -90,8 +90,8 @@ impl<M: Kind> Servers for ClusterStore<M> {
         self.cluster.leader().map(drop)
     }
 
-    fn residue(&self) -> Result<Vec<String>> {
-        self.cluster.member(self.cluster.leader()?).residue()
+    fn residue(&self, locks: &[String]) -> Result<Vec<String>> {
+        self.cluster.member(self.cluster.leader()?).residue(locks)
     }
 }
 
@@ -100,7 +100,7 @@ impl Kind for Etcd {
     const FAILOVER: Duration = Duration::from_secs(2);
     const MOVE_LEADER: Option<MoveLeader<Self>> = Some(EtcdCluster::move_leader);
 
-    fn residue(&self) -> Result<Vec<String>> {
+    fn residue(&self, _locks: &[String]) -> Result<Vec<String>> {
         let mut found = self.keys("")?;
         found.extend((0..self.leases()?).map(|_| "a lease".to_owned()));
         Ok(found)
@@ -113,16 +113,40 @@ impl Kind for ZooKeeper {
     const FAILOVER: Duration = Duration::from_secs(3);
     const MOVE_LEADER: Option<MoveLeader<Self>> = None;
 
-    fn residue(&self) -> Result<Vec<String>> {
+    fn residue(&self, locks: &[String]) -> Result<Vec<String>> {
         let sessions = self.ephemerals()?.into_keys().map(|session| format!("session {session:x}"));
-        // Directories are containers, which the server removes once a minute.
-        let is_directory = |path: &String| {
-            path == "/"
-                || path.starts_with("/zookeeper")
-                || path == "/lockkit"
-                || path.matches('/').count() == 2
-        };
-        let nodes = self.tree("/")?.into_iter().filter(|path| !is_directory(path));
+        let nodes = self.tree("/")?.into_iter().filter(|path| !is_directory(path, locks));
         Ok(nodes.chain(sessions).collect())
+    }
+}
+
+/// Whether this node is the server's own, or a directory of these locks or of the clients. Directories are containers,
+/// which the server removes once a minute.
+fn is_directory(path: &str, locks: &[String]) -> bool {
+    match path.strip_prefix("/lockkit/") {
+        Some(below) => below == ":clients" || locks.iter().any(|lock| lock == below),
+        None => ["/lockkit", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"].contains(&path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_directories_may_remain_in_zookeeper() {
+        let remains = |path| is_directory(path, &["lock-0".to_owned()]);
+        for path in ["/zookeeper/quota", "/lockkit", "/lockkit/:clients", "/lockkit/lock-0"] {
+            assert!(remains(path), "{path}");
+        }
+        for path in [
+            "/stray",
+            "/zookeeper/stray",
+            "/lockkit/lock-1",
+            "/lockkit/:records",
+            "/lockkit/lock-0/_c_1-lock-0",
+        ] {
+            assert!(!remains(path), "{path}");
+        }
     }
 }

@@ -8,6 +8,9 @@ use tempfile::TempDir;
 use super::{Store, StoreInfo, unsupported};
 use crate::fault::ServerFault;
 
+/// The extensions of the two files of a lock.
+const FILES: [&str; 2] = ["lock", "holder"];
+
 #[derive(Debug)]
 pub(super) struct FileStore(TempDir);
 
@@ -49,18 +52,19 @@ impl Store for FileStore {
     }
 
     fn evict(&mut self, lock: &str) -> Result<bool> {
-        for extension in ["lock", "holder"] {
+        for extension in FILES {
             fs::remove_file(self.0.path().join(format!("{lock}.{extension}")))?;
         }
         Ok(true)
     }
 
     /// Both files of a lock remain by design.
-    fn residue(&self) -> Result<Vec<String>> {
-        let mut found = Vec::new();
+    fn residue(&self, locks: &[String]) -> Result<Vec<String>> {
+        let (files, mut found) = (FILES.map(|extension| format!(".{extension}")), Vec::new());
         for entry in fs::read_dir(self.0.path())? {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            if !(name.ends_with(".lock") || name.ends_with(".holder")) {
+            let of_lock = |lock: &String| files.iter().any(|file| name.strip_suffix(&**file) == Some(lock));
+            if !locks.iter().any(of_lock) {
                 found.push(name);
             }
         }

@@ -66,8 +66,9 @@ pub(crate) trait Store: Send {
         Ok(false)
     }
 
-    /// Returns what should not remain in the store once all clients have closed and those of killed ones have expired.
-    fn residue(&self) -> Result<Vec<String>>;
+    /// Returns what should not remain of these locks, or at all, once all clients have closed and those of killed ones
+    /// have expired.
+    fn residue(&self, locks: &[String]) -> Result<Vec<String>>;
 }
 
 /// Starts a store.
@@ -89,9 +90,36 @@ fn unsupported(fault: ServerFault) -> Result<()> {
     bail!("{fault:?} is not supported by this store")
 }
 
-/// Returns the Redis keys that should not remain: all except the token counters, which outlive every hold.
-fn redis_residue(node: &Redis) -> Result<Vec<String>> {
-    let mut keys = node.keys("*")?;
-    keys.retain(|key| !key.ends_with(":fence") && !key.starts_with("lockkit:redlock"));
-    Ok(keys)
+/// Returns the Redis keys that should not remain: all except the token counters of these locks. They outlive every hold,
+/// but have a ttl.
+fn redis_residue(node: &Redis, locks: &[String]) -> Result<Vec<String>> {
+    let counters: Vec<_> = locks.iter().map(|lock| format!("lockkit:{{{lock}}}:fence")).collect();
+    let left = node.lifetimes()?.into_iter().filter_map(|(key, expires)| match counters.contains(&key) {
+        true if expires => None,
+        true => Some(format!("{key} without a ttl")),
+        false => Some(key),
+    });
+    Ok(left.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_counters_of_the_locks_that_expire_may_remain_in_redis() {
+        let redis = Redis::start().unwrap();
+        let locks = ["lock-0".to_owned()];
+        let put = |key: &str| redis.cli(&["SET", key, "1", "PX", "600000"]).unwrap();
+        put("lockkit:{lock-0}:fence");
+        assert_eq!(redis_residue(&redis, &locks).unwrap(), [""; 0]);
+        let others = ["lock-0", "lockkit:redlock", "lockkit:{lock-0}:queue", "lockkit:{lock-1}:fence"];
+        others.iter().for_each(|key| drop(put(key)));
+        let mut left = redis_residue(&redis, &locks).unwrap();
+        left.sort_unstable();
+        assert_eq!(left, others);
+        redis.cli(&["PERSIST", "lockkit:{lock-0}:fence"]).unwrap();
+        let left = redis_residue(&redis, &locks).unwrap();
+        assert!(left.contains(&"lockkit:{lock-0}:fence without a ttl".to_owned()), "{left:?}");
+    }
 }

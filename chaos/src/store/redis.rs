@@ -56,7 +56,7 @@ impl Servers for RedisStore {
         step(&self.clock, fault)
     }
 
-    fn residue(&self) -> Result<Vec<String>> {
-        redis_residue(&self.server)
+    fn residue(&self, locks: &[String]) -> Result<Vec<String>> {
+        redis_residue(&self.server, locks)
     }
 }

@@ -98,11 +98,11 @@ impl Servers for ClusterStore {
         Ok(())
     }
 
-    fn residue(&self) -> Result<Vec<String>> {
+    fn residue(&self, locks: &[String]) -> Result<Vec<String>> {
         let mut found = Vec::new();
         for node in self.0.nodes() {
             if node.is_master()? {
-                found.extend(redis_residue(node)?);
+                found.extend(redis_residue(node, locks)?);
             }
         }
         Ok(found)

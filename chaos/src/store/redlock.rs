@@ -19,8 +19,11 @@ const NODES: usize = 3;
 /// How long a node does not count after it has lost its data.
 const MAX_TTL_S: u64 = 5;
 
+/// What a node knows of itself.
+const NODE: &str = "lockkit:redlock";
+
 /// Reads the marker of a node, which begins with `ready` if the node counts.
-const MARKER: [&str; 3] = ["HGET", "lockkit:redlock", "marker"];
+const MARKER: [&str; 3] = ["HGET", NODE, "marker"];
 
 /// Longest time until every node counts: a client waits for `max_ttl`, and starts again if that fails.
 const SETTLE_MAX: Duration = Duration::from_secs(120);
@@ -94,12 +97,13 @@ impl Servers for RedlockStore {
         Ok(())
     }
 
-    fn residue(&self) -> Result<Vec<String>> {
+    /// The marker of a node remains too.
+    fn residue(&self, locks: &[String]) -> Result<Vec<String>> {
         let mut found = Vec::new();
         for number in 0..NODES {
             let node = self.nodes.node(number);
-            let keys = redis_residue(node).with_context(|| format!("node {number}"))?;
-            found.extend(keys.iter().map(|key| format!("{key} at node {number}")));
+            let keys = redis_residue(node, locks).with_context(|| format!("node {number}"))?;
+            found.extend(keys.iter().filter(|key| *key != NODE).map(|key| format!("{key} at node {number}")));
         }
         Ok(found)
     }

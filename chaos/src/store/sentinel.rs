@@ -66,7 +66,7 @@ impl Servers for SentinelStore {
         self.0.wait_until_in_sync().map(drop)
     }
 
-    fn residue(&self) -> Result<Vec<String>> {
-        redis_residue(self.0.node(self.0.master()?))
+    fn residue(&self, locks: &[String]) -> Result<Vec<String>> {
+        redis_residue(self.0.node(self.0.master()?), locks)
     }
 }

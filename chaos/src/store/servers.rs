@@ -41,7 +41,7 @@ pub(super) trait Servers: Send {
     }
 
     /// See [`Store::residue`].
-    fn residue(&self) -> Result<Vec<String>>;
+    fn residue(&self, locks: &[String]) -> Result<Vec<String>>;
 }
 
 impl<S: Servers> Store for S {
@@ -96,8 +96,8 @@ impl<S: Servers> Store for S {
         Servers::settle(self)
     }
 
-    fn residue(&self) -> Result<Vec<String>> {
-        Servers::residue(self)
+    fn residue(&self, locks: &[String]) -> Result<Vec<String>> {
+        Servers::residue(self, locks)
     }
 }
 
