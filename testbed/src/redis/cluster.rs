@@ -199,9 +199,8 @@ impl RedisCluster {
     fn introduce(&self, bus_ports: &[u16]) -> Result<()> {
         for (number, node) in self.nodes.iter().enumerate() {
             for (other, bus_port) in self.nodes.iter().zip(bus_ports).take(number) {
-                let (host, port) = other.announced_address();
-                let [host, port, bus] = [host.to_string(), port.to_string(), bus_port.to_string()];
-                node.cli(&["CLUSTER", "MEET", &host, &port, &bus])?;
+                let [host, port] = other.announced_address();
+                node.cli(&["CLUSTER", "MEET", &host, &port, &bus_port.to_string()])?;
             }
         }
         wait_until("all nodes know each other", || {
@@ -309,8 +308,7 @@ impl Redis {
             let own = ["--bind-source-addr".to_owned(), member.address.to_string()];
             member.extra_arguments.extend(own);
         }
-        let (host, port) = member.announced_address();
-        let (host, port) = (host.to_string(), port.to_string());
+        let [host, port] = member.announced_address();
         let (own_bus, bus) = (own_bus_port.to_string(), bus_port.to_string());
         let more = [
             ["--cluster-port", &own_bus],

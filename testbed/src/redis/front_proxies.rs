@@ -54,9 +54,11 @@ impl FrontProxies {
 }
 
 impl Redis {
-    /// The address that the server announces: its proxy's if it has one.
-    pub(super) fn announced_address(&self) -> (Ipv4Addr, u16) {
-        self.front.as_ref().map_or((self.address, self.port), |front| (front.address(), front.port()))
+    /// The address and the port that the server announces: its proxy's if it has one.
+    pub(super) fn announced_address(&self) -> [String; 2] {
+        let (address, port) =
+            self.front.as_ref().map_or((self.address, self.port), |front| (front.address(), front.port()));
+        [address.to_string(), port.to_string()]
     }
 
     pub(super) fn route(&self) -> Route {

@@ -88,8 +88,7 @@ impl<'a> Migration<'a> {
 
     fn transfer(&self, keys: &[&str]) -> Result<bool> {
         let target = self.target();
-        let (host, port) = target.announced_address();
-        let (host, port) = (host.to_string(), port.to_string());
+        let [host, port] = target.announced_address();
         let words = [&["MIGRATE", &host, &port, "", "0", MOVE_MAX_MS, "KEYS"], keys].concat();
         Ok(self.source().cli(&words)?.text() == "OK")
     }

@@ -105,7 +105,8 @@ impl Redis {
             // Proxies recognise a server by its source address.
             always.extend(["--replica-announce-port", &port, "--bind-source-addr", &own].map(str::to_owned));
         }
-        always.extend(["--replica-announce-ip".to_owned(), redis.announced_address().0.to_string()]);
+        let [address, _] = redis.announced_address();
+        always.extend(["--replica-announce-ip".to_owned(), address]);
         redis.extra_arguments.extend(always);
         redis.extra_arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
         Ok(redis)
@@ -138,8 +139,8 @@ impl Redis {
 
     /// Returns address and port for clients, such as `127.3.9.1:40001`.
     pub fn endpoint(&self) -> String {
-        let (host, port) = self.announced_address();
-        format!("{host}:{}", self.tls_port.unwrap_or(port))
+        let [host, port] = self.announced_address();
+        format!("{host}:{}", self.tls_port.map_or(port, |port| port.to_string()))
     }
 
     /// Returns the server as a backend URL without options, such as `redis://127.3.9.1:40001`, or `rediss://...` with

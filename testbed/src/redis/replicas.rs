@@ -41,8 +41,7 @@ impl RedisReplicas {
 
     pub(super) fn start_at(route: Route) -> Result<Self> {
         let master = Redis::prepare_at(route, &[])?;
-        let (host, port) = master.announced_address();
-        let (host, port) = (host.to_string(), port.to_string());
+        let [host, port] = master.announced_address();
         let mut nodes = vec![master];
         for _ in 1..NODES {
             nodes.push(Redis::prepare_at(route, &["--replicaof", &host, &port])?);
@@ -67,8 +66,7 @@ impl RedisReplicas {
     pub fn promote(&self, number: usize) -> Result<()> {
         let master = &self.nodes[number];
         master.cli(&["REPLICAOF", "NO", "ONE"])?;
-        let (host, port) = master.announced_address();
-        let (host, port) = (host.to_string(), port.to_string());
+        let [host, port] = master.announced_address();
         for (_, other) in running(&self.nodes).filter(|&(other, _)| other != number) {
             other.cli(&["REPLICAOF", &host, &port])?;
         }
@@ -85,15 +83,14 @@ impl RedisReplicas {
     }
 
     pub(super) fn are_in_sync(&self, master: usize) -> Result<bool> {
-        let (host, port) = self.nodes[master].announced_address();
-        let place = [host.to_string(), port.to_string()];
+        let address = self.nodes[master].announced_address();
         let written = self.nodes[master].info("replication")?;
         let mut in_sync = written.get("role") == Some("master");
         for (_, replica) in running(&self.nodes).filter(|&(number, _)| number != master) {
             let received = replica.info("replication")?;
             in_sync &= received.get("master_link_status") == Some("up")
                 && ["master_host", "master_port"].map(|part| received.get(part))
-                    == [Some(&*place[0]), Some(&*place[1])]
+                    == address.each_ref().map(|part| Some(&**part))
                 && received.number("slave_repl_offset") >= written.number("master_repl_offset");
         }
         Ok(in_sync)

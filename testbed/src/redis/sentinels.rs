@@ -239,11 +239,8 @@ impl Redis {
 fn configuration(number: usize, sentinels: &[Redis], replicas: &RedisReplicas) -> String {
     let name = RedisSentinels::NAME;
     let id = |number: usize| format!("{:040x}", number + 1);
-    let place = |node: &Redis| {
-        let (host, port) = node.announced_address();
-        format!("{host} {port}")
-    };
-    let (own_host, own_port) = sentinels[number].announced_address();
+    let place = |node: &Redis| node.announced_address().join(" ");
+    let [own_host, own_port] = sentinels[number].announced_address();
     let mut lines = vec![
         format!("sentinel myid {}", id(number)),
         format!("sentinel announce-ip {own_host}"),
