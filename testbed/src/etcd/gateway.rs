@@ -6,8 +6,6 @@ use anyhow::{Context, Result, bail};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-use crate::Metrics;
-
 /// Longest time for one request to the gateway: generous, because most tests take a failure for the end.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -17,7 +15,7 @@ pub(super) struct Gateway {
     agent: ureq::Agent,
     endpoint: String,
     /// User and password, once authentication is on.
-    login: Option<(String, String)>,
+    pub(super) login: Option<(String, String)>,
 }
 
 /// What a member reports of its cluster.
@@ -48,10 +46,6 @@ impl Gateway {
         shows("/health", r#""health":"true""#) && shows("/version", r#""etcdcluster":"3."#)
     }
 
-    pub(super) fn metrics(&self) -> Result<Metrics> {
-        Ok(Metrics::parse(&self.get("/metrics")?))
-    }
-
     /// Returns what this member reports of its cluster.
     pub(super) fn status(&self) -> Result<MemberStatus> {
         let answer = self.post("/v3/maintenance/status", &json!({}))?;
@@ -64,72 +58,9 @@ impl Gateway {
         })
     }
 
-    fn get(&self, path: &str) -> Result<String> {
+    pub(super) fn get(&self, path: &str) -> Result<String> {
         let mut response = self.agent.get(format!("{}{path}", self.endpoint)).call()?;
         Ok(response.body_mut().read_to_string()?)
-    }
-
-    /// Turns authentication on with the user `root`, who may do everything, and `user`, who may read and write the keys
-    /// with this prefix.
-    pub(super) fn enable_auth(&mut self, user: &str, password: &str, prefix: &str) -> Result<()> {
-        self.post("/v3/auth/role/add", &json!({ "name": "root" }))?;
-        self.post("/v3/auth/user/add", &json!({ "name": "root", "password": password }))?;
-        self.post("/v3/auth/user/grant", &json!({ "user": "root", "role": "root" }))?;
-        if user != "root" {
-            let (start, end) = range_of(prefix);
-            let (start, end) = (STANDARD.encode(start), STANDARD.encode(end));
-            let permission = json!({ "permType": "READWRITE", "key": start, "range_end": end });
-            self.post("/v3/auth/role/add", &json!({ "name": "keys" }))?;
-            self.post("/v3/auth/role/grant", &json!({ "name": "keys", "perm": permission }))?;
-            self.post("/v3/auth/user/add", &json!({ "name": user, "password": password }))?;
-            self.post("/v3/auth/user/grant", &json!({ "user": user, "role": "keys" }))?;
-        }
-        self.post("/v3/auth/enable", &json!({}))?;
-        self.login = Some(("root".to_owned(), password.to_owned()));
-        Ok(())
-    }
-
-    pub(super) fn keys(&self, prefix: &str) -> Result<Vec<String>> {
-        let (start, end) = range_of(prefix);
-        let answer = self.post(
-            "/v3/kv/range",
-            &json!({
-                "key": STANDARD.encode(start),
-                "range_end": STANDARD.encode(end),
-                "keys_only": true,
-                "sort_target": "CREATE",
-                "sort_order": "ASCEND",
-            }),
-        )?;
-        let keys = answer["kvs"].as_array().map(Vec::as_slice).unwrap_or_default();
-        keys.iter()
-            .map(|kv| {
-                let bytes = STANDARD.decode(kv["key"].as_str().unwrap_or_default())?;
-                Ok(String::from_utf8(bytes)?)
-            })
-            .collect()
-    }
-
-    /// Returns all keys, each with whether it is attached to a lease.
-    pub(super) fn leased(&self) -> Result<Vec<(String, bool)>> {
-        let leased = |key: String| {
-            // One read per key: a reply with keys only may leave the lease out.
-            let answer = self.post("/v3/kv/range", &json!({ "key": STANDARD.encode(&key) }))?;
-            let found = answer["kvs"].as_array().and_then(|found| found.first());
-            Ok(found.map(|found| (key, found["lease"].as_str().is_some_and(|lease| lease != "0"))))
-        };
-        self.keys("")?.into_iter().filter_map(|key| leased(key).transpose()).collect()
-    }
-
-    pub(super) fn put(&self, key: &str, value: &str) -> Result<()> {
-        let pair = json!({ "key": STANDARD.encode(key), "value": STANDARD.encode(value) });
-        self.post("/v3/kv/put", &pair).map(drop)
-    }
-
-    pub(super) fn delete(&self, key: &str) -> Result<u64> {
-        let answer = self.post("/v3/kv/deleterange", &json!({ "key": STANDARD.encode(key) }))?;
-        // 64 bit numbers are strings in this JSON, and a zero is left out.
-        Ok(answer["deleted"].as_str().unwrap_or("0").parse()?)
     }
 
     /// Adds a member without a vote, which other members reach at this URL.
@@ -150,11 +81,6 @@ impl Gateway {
         self.post("/v3/kv/deleterange", &all).map(drop)
     }
 
-    /// Returns how many leases there are.
-    pub(super) fn leases(&self) -> Result<usize> {
-        Ok(self.lease_ids()?.len())
-    }
-
     /// Ends all leases. Returns how many there were.
     pub(super) fn revoke_all(&self) -> Result<usize> {
         let leases = self.lease_ids()?;
@@ -163,54 +89,14 @@ impl Gateway {
         Ok(leases.len())
     }
 
-    fn lease_ids(&self) -> Result<Vec<Value>> {
+    pub(super) fn lease_ids(&self) -> Result<Vec<Value>> {
         let mut answer = self.post("/v3/lease/leases", &json!({}))?;
         let leases = answer["leases"].as_array_mut().map(std::mem::take).unwrap_or_default();
         Ok(leases.into_iter().map(|mut lease| lease["ID"].take()).collect())
     }
 
-    /// Compacts all history up to now.
-    pub(super) fn compact(&self) -> Result<()> {
-        let now = self.post("/v3/maintenance/status", &json!({}))?["header"]["revision"].take();
-        self.post("/v3/kv/compaction", &json!({ "revision": now, "physical": true })).map(drop)
-    }
-
-    /// Raises or clears the alarm under which the server refuses writes.
-    pub(super) fn set_no_space(&self, is_full: bool) -> Result<()> {
-        let action = if is_full { "ACTIVATE" } else { "DEACTIVATE" };
-        let member = self.status()?.member.to_string();
-        let alarm = json!({ "action": action, "memberID": member, "alarm": "NOSPACE" });
-        self.post("/v3/maintenance/alarm", &alarm).map(drop)
-    }
-
-    /// Sets a user's password. This invalidates the user's logins, even when the password stays the same.
-    pub(super) fn set_password(&self, user: &str, password: &str) -> Result<()> {
-        self.post("/v3/auth/user/changepw", &json!({ "name": user, "password": password })).map(drop)
-    }
-
-    /// Does what `etcdctl` does with these words. Only what gives rights to users by prefix.
-    pub(super) fn etcdctl(&self, words: &[&str]) -> Result<()> {
-        let (path, body) = match words {
-            ["role", "add", role] => ("/v3/auth/role/add", json!({ "name": role })),
-            ["role", "grant-permission", role, rights, prefix, "--prefix"] => {
-                let (start, end) = range_of(prefix);
-                let (start, end) = (STANDARD.encode(start), STANDARD.encode(end));
-                let permission = json!({ "permType": rights.to_uppercase(), "key": start, "range_end": end });
-                ("/v3/auth/role/grant", json!({ "name": role, "perm": permission }))
-            }
-            ["user", "add", user] => {
-                let (name, password) = user.split_once(':').context("USER:PASSWORD")?;
-                ("/v3/auth/user/add", json!({ "name": name, "password": password }))
-            }
-            ["user", "grant-role", user, role] => {
-                ("/v3/auth/user/grant", json!({ "user": user, "role": role }))
-            }
-            _ => bail!("not known here: etcdctl {}", words.join(" ")),
-        };
-        self.post(path, &body).map(drop)
-    }
-
-    fn post(&self, path: &str, body: &Value) -> Result<Value> {
+    /// Sends a request, as `root` once authentication is on.
+    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value> {
         let mut request = self.agent.post(format!("{}{path}", self.endpoint));
         if let Some((name, password)) = &self.login {
             let login = self.call(
@@ -233,7 +119,7 @@ impl Gateway {
 }
 
 /// Returns start and end of the range of all keys that begin with this text, which is ASCII in every test.
-fn range_of(prefix: &str) -> (Vec<u8>, Vec<u8>) {
+pub(super) fn range_of(prefix: &str) -> (Vec<u8>, Vec<u8>) {
     let start = prefix.as_bytes().to_vec();
     let mut end = start.clone();
     match end.last_mut() {

@@ -3,6 +3,7 @@
 mod clear;
 mod cluster;
 mod gateway;
+mod operator;
 
 use std::{
     fs,
@@ -16,7 +17,6 @@ use anyhow::Result;
 pub use self::cluster::EtcdCluster;
 use self::gateway::Gateway;
 use crate::{
-    Metrics,
     address::{free_ports, own_address},
     daemon::{Daemon, derefs_to_its_daemon, find_program},
 };
@@ -191,12 +191,8 @@ impl Etcd {
     ///
     /// As [`start`](Self::start), and when the data cannot be removed.
     pub fn wipe(&mut self) -> Result<()> {
-        self.lose_data()?;
+        self.daemon.lose_data()?;
         self.restart()
-    }
-
-    fn lose_data(&mut self) -> Result<()> {
-        self.daemon.lose_data()
     }
 
     /// Kills the server, copies its data (the copy replaces an earlier one), and starts it again. Only for a single
@@ -219,115 +215,6 @@ impl Etcd {
     pub fn restore(&mut self) -> Result<()> {
         self.daemon.restore()?;
         self.restart()
-    }
-
-    /// Turns authentication on. `user` may read and write all keys; the administrator `root` gets the same password.
-    ///
-    /// # Errors
-    ///
-    /// When the server refuses.
-    pub fn enable_auth(&mut self, user: &str, password: &str) -> Result<()> {
-        self.gateway.enable_auth(user, password, "")
-    }
-
-    /// As [`enable_auth`](Self::enable_auth), but `user` may read and write only the keys with this prefix.
-    ///
-    /// # Errors
-    ///
-    /// When the server refuses.
-    pub fn enable_auth_within(&mut self, user: &str, password: &str, prefix: &str) -> Result<()> {
-        self.gateway.enable_auth(user, password, prefix)
-    }
-
-    /// Does what `etcdctl` does with these words, as `root` once [authentication](Self::enable_auth) is on. Only
-    /// `user add`, `user grant-role`, `role add`, and `role grant-permission` with `--prefix`.
-    ///
-    /// # Errors
-    ///
-    /// For other words, and when the server refuses.
-    pub fn etcdctl(&self, words: &[&str]) -> Result<()> {
-        self.gateway.etcdctl(words)
-    }
-
-    /// Invalidates all logins of `user`, whose password is `password`.
-    ///
-    /// # Errors
-    ///
-    /// When the server refuses.
-    pub fn expire_logins(&self, user: &str, password: &str) -> Result<()> {
-        self.gateway.set_password(user, password)
-    }
-
-    /// Compacts all history up to now.
-    ///
-    /// # Errors
-    ///
-    /// When the server refuses, for example a second compaction at the same revision.
-    pub fn compact(&self) -> Result<()> {
-        self.gateway.compact()
-    }
-
-    /// Raises (`true`) or clears the NOSPACE alarm: while it is raised, the server refuses writes as a full store does.
-    ///
-    /// # Errors
-    ///
-    /// When the server refuses.
-    pub fn set_no_space(&self, is_full: bool) -> Result<()> {
-        self.gateway.set_no_space(is_full)
-    }
-
-    /// Returns the server's counters now.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn metrics(&self) -> Result<Metrics> {
-        self.gateway.metrics()
-    }
-
-    /// Returns all keys that start with `prefix` (ASCII, may be empty), oldest first.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer, or a key is not UTF-8.
-    pub fn keys(&self, prefix: &str) -> Result<Vec<String>> {
-        self.gateway.keys(prefix)
-    }
-
-    /// Returns all keys, each with whether it is attached to a lease.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn leased(&self) -> Result<Vec<(String, bool)>> {
-        self.gateway.leased()
-    }
-
-    /// Returns how many leases there are.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn leases(&self) -> Result<usize> {
-        self.gateway.leases()
-    }
-
-    /// Writes a key, without a lease.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn put(&self, key: &str, value: &str) -> Result<()> {
-        self.gateway.put(key, value)
-    }
-
-    /// Deletes a key as an administrator would. Returns whether it existed.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not answer.
-    pub fn delete(&self, key: &str) -> Result<bool> {
-        Ok(self.gateway.delete(key)? > 0)
     }
 
     /// Where the server itself listens for peers; `peer_url` may name a proxy instead.
