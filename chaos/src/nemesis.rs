@@ -134,7 +134,12 @@ impl Nemesis<'_> {
         let mut one = AppliedFault::new(fault);
         match fault {
             Fault::Server { fault: of_server, .. } => {
-                one.what = format!("{of_server} server {server}");
+                one.what = match of_server {
+                    ServerFault::ClockForward(_) | ServerFault::ClockBack(_) if self.info.has_one_clock => {
+                        format!("{of_server} all nodes")
+                    }
+                    _ => format!("{of_server} server {server}"),
+                };
                 one.failed = self.store().apply(of_server, server).err().map(|error| format!("{error:#}"));
                 one.ended_holds = of_server.ends_holds().then_some(EndedHolds { at: one.from, lock: None });
             }

@@ -150,6 +150,7 @@ mod tests {
         StoreInfo {
             servers: 3,
             has_leader: true,
+            has_one_clock: false,
             has_queue: true,
             faults: vec![ServerFault::Kill, ServerFault::Stop, ServerFault::Partition, ServerFault::Wipe],
             failover: Duration::from_secs(1),

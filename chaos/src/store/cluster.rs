@@ -53,6 +53,7 @@ impl<M: Kind> Servers for ClusterStore<M> {
         StoreInfo {
             servers: self.cluster.len(),
             has_leader: true,
+            has_one_clock: false,
             has_queue: true,
             faults,
             failover: M::FAILOVER,

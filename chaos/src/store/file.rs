@@ -29,6 +29,7 @@ impl Store for FileStore {
         StoreInfo {
             servers: 0,
             has_leader: false,
+            has_one_clock: false,
             has_queue: false,
             faults: Vec::new(),
             failover: Duration::ZERO,

@@ -27,6 +27,8 @@ pub(crate) struct StoreInfo {
     pub(crate) servers: usize,
     /// Whether one of them is a leader or master.
     pub(crate) has_leader: bool,
+    /// Whether all servers with data have one wall clock, which is stepped for all of them at the same time.
+    pub(crate) has_one_clock: bool,
     /// Whether waiters are granted the lock in the order of a queue.
     pub(crate) has_queue: bool,
     /// The faults that its servers can have. Clock steps and delays are maxima in milliseconds.

@@ -38,6 +38,7 @@ impl Servers for RedisStore {
         StoreInfo {
             servers: 1,
             has_leader: false,
+            has_one_clock: false,
             has_queue: true,
             faults: vec![ClockForward(6_000), ClockBack(6_000)],
             failover: Duration::from_secs(2),

@@ -1,11 +1,17 @@
-//! A Redis Cluster of three masters with one replica each, which must acknowledge every grant.
+//! A Redis Cluster of three masters with one replica each, which must acknowledge every grant. All nodes have one wall
+//! clock, as with [Sentinels](super::sentinel).
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lockkit_testbed::{BehindProxies, RedisCluster, Server};
+use lockkit_testbed::{BehindProxies, RedisCluster, Server, ServerClock};
 
-use super::{StoreInfo, client_network::ClientNetwork, redis_residue, servers::Servers, unsupported};
+use super::{
+    StoreInfo,
+    client_network::ClientNetwork,
+    redis_residue,
+    servers::{Servers, step},
+};
 use crate::fault::ServerFault;
 
 /// The slot whose owner counts as the leader.
@@ -18,74 +24,80 @@ const SETTLE_POLL: Duration = Duration::from_millis(50);
 const SETTLE_MAX: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
-pub(super) struct ClusterStore(RedisCluster);
+pub(super) struct ClusterStore {
+    cluster: RedisCluster,
+    clock: ServerClock,
+}
 
 impl ClusterStore {
     pub(super) fn start() -> Result<Self> {
-        Ok(Self(RedisCluster::start_behind_proxies()?))
+        let clock = ServerClock::new()?;
+        Ok(Self { cluster: RedisCluster::start_behind_proxies(&clock)?, clock })
     }
 
     /// Whether half of the nodes are masters, and the others replicate from theirs.
     fn is_settled(&self) -> Result<bool> {
         let (mut masters, mut replicas) = (0, 0);
-        for node in self.0.nodes() {
+        for node in self.cluster.nodes() {
             masters += usize::from(node.is_master()?);
             replicas += usize::from(node.is_replicating()?);
         }
-        Ok(masters == replicas && masters + replicas == self.0.len())
+        Ok(masters == replicas && masters + replicas == self.cluster.len())
     }
 
     /// Promotes the first replica, counted from node `first`.
     fn promote_a_replica(&self, first: usize) -> Result<()> {
-        let nodes = (0..self.0.len()).map(|offset| (first + offset) % self.0.len());
-        let mut replicas = nodes.filter(|&number| self.0.node(number).is_replicating().unwrap_or(false));
-        self.0.failover(replicas.next().context("no replica")?)
+        let nodes = (0..self.cluster.len()).map(|offset| (first + offset) % self.cluster.len());
+        let mut replicas =
+            nodes.filter(|&number| self.cluster.node(number).is_replicating().unwrap_or(false));
+        self.cluster.failover(replicas.next().context("no replica")?)
     }
 }
 
 impl Servers for ClusterStore {
     fn url(&self) -> String {
-        format!("{}/?min_replicas=1", self.0.url())
+        format!("{}/?min_replicas=1", self.cluster.url())
     }
 
     fn info(&self) -> StoreInfo {
-        use ServerFault::{MoveLeader, Partition};
+        use ServerFault::{ClockBack, ClockForward, MoveLeader, Partition};
         StoreInfo {
-            servers: self.0.len(),
+            servers: self.cluster.len(),
             has_leader: true,
+            has_one_clock: true,
             has_queue: true,
-            faults: vec![Partition, MoveLeader],
+            faults: vec![Partition, MoveLeader, ClockForward(6_000), ClockBack(6_000)],
             failover: Duration::from_secs(8),
         }
     }
 
     fn leader(&self) -> Result<usize> {
-        self.0.owner(SLOT)
+        self.cluster.owner(SLOT)
     }
 
     fn server(&mut self, number: usize) -> &mut dyn Server {
-        self.0.node_mut(number)
+        self.cluster.node_mut(number)
     }
 
     fn client_network(&self) -> &dyn ClientNetwork {
-        &self.0
+        &self.cluster
     }
 
     fn apply(&mut self, fault: ServerFault, server: usize) -> Result<()> {
         match fault {
-            ServerFault::Partition => self.0.cut(server),
+            ServerFault::Partition => self.cluster.cut(server),
             ServerFault::MoveLeader => self.promote_a_replica(server)?,
-            other => unsupported(other)?,
+            other => step(&self.clock, other)?,
         }
         Ok(())
     }
 
     fn undo(&mut self, _fault: ServerFault, server: usize) {
-        self.0.heal(server);
+        self.cluster.heal(server);
     }
 
     fn settle(&mut self) -> Result<()> {
-        self.0.wait_until_healthy()?;
+        self.cluster.wait_until_healthy()?;
         let start = std::time::Instant::now();
         // A node that has just restarted may answer late.
         while !self.is_settled().unwrap_or(false) {
@@ -100,7 +112,7 @@ impl Servers for ClusterStore {
 
     fn residue(&self, locks: &[String]) -> Result<Vec<String>> {
         let mut found = Vec::new();
-        for node in self.0.nodes() {
+        for node in self.cluster.nodes() {
             if node.is_master()? {
                 found.extend(redis_residue(node, locks)?);
             }

@@ -60,6 +60,7 @@ impl Servers for RedlockStore {
         StoreInfo {
             servers: NODES,
             has_leader: false,
+            has_one_clock: false,
             has_queue: false,
             faults: vec![ClockForward(6_000), ClockBack(6_000), Wipe],
             failover: Duration::from_secs(2),

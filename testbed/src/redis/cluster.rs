@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use anyhow::{Context, Result};
 
 use super::{
-    Migration, Redis,
+    Migration, Redis, ServerClock,
     front_proxies::{BehindProxies, FrontProxies, Route},
     nodes::{endpoints, has_numbered_nodes, running, wait_for, wait_until},
 };
@@ -61,22 +61,24 @@ impl RedisCluster {
     ///
     /// As [`Redis::start`].
     pub fn start() -> Result<Self> {
-        Self::start_at(Route::Direct)
+        Self::start_at(Route::Direct, None)
     }
 
-    /// As [`start`](Self::start), with proxies in front of each node, as [`BehindProxies`] needs them.
+    /// As [`start`](Self::start), with proxies in front of each node, as [`BehindProxies`] needs them. All nodes are on
+    /// this wall clock.
     ///
     /// # Errors
     ///
     /// As [`start`](Self::start).
-    pub fn start_behind_proxies() -> Result<Self> {
-        Self::start_at(Route::Proxied)
+    pub fn start_behind_proxies(clock: &ServerClock) -> Result<Self> {
+        Self::start_at(Route::Proxied, Some(clock))
     }
 
-    fn start_at(route: Route) -> Result<Self> {
+    fn start_at(route: Route, clock: Option<&ServerClock>) -> Result<Self> {
         // Launch all before waiting for one: they start at the same time.
-        let members = (0..NODES).map(|_| Redis::launch_member(route)).collect::<Result<Vec<_>>>()?;
-        let members = members.into_iter().map(wait_for_member).collect::<Result<Vec<_>>>()?;
+        let members = (0..NODES).map(|_| Redis::launch_member(route, clock)).collect::<Result<Vec<_>>>()?;
+        let members =
+            members.into_iter().map(|member| wait_for_member(member, clock)).collect::<Result<Vec<_>>>()?;
         let (nodes, bus_ports): (Vec<_>, Vec<_>) = members.into_iter().unzip();
         let ids = nodes.iter().map(|node| Ok(node.cli(&["CLUSTER", "MYID"])?.text().to_owned()));
         let ids = ids.collect::<Result<_>>()?;
@@ -272,13 +274,13 @@ fn range(slots: &str) -> Option<RangeInclusive<usize>> {
 }
 
 /// Waits until a member answers. If its port was taken, starts another member in its place.
-fn wait_for_member(mut member: (Redis, u16)) -> Result<(Redis, u16)> {
+fn wait_for_member(mut member: (Redis, u16), clock: Option<&ServerClock>) -> Result<(Redis, u16)> {
     let mut starts = 1;
     loop {
         match member.0.wait_until_up() {
             Ok(()) => return Ok(member),
             Err(error) if starts < STARTS_MAX && error.to_string().contains(PORT_TAKEN) => {
-                member = Redis::launch_member(member.0.route())?;
+                member = Redis::launch_member(member.0.route(), clock)?;
                 starts += 1;
             }
             Err(error) => return Err(error),
@@ -288,8 +290,11 @@ fn wait_for_member(mut member: (Redis, u16)) -> Result<(Redis, u16)> {
 
 impl Redis {
     /// Launches a member; returns it with its port for the other members.
-    fn launch_member(route: Route) -> Result<(Self, u16)> {
+    fn launch_member(route: Route, clock: Option<&ServerClock>) -> Result<(Self, u16)> {
         let (mut node, bus_port) = Self::prepare_member(route)?;
+        if let Some(clock) = clock {
+            node.use_clock(clock)?;
+        }
         node.launch()?;
         Ok((node, bus_port))
     }
@@ -335,7 +340,7 @@ mod tests {
         let (mut node, bus_port) = Redis::prepare_member(Route::Direct).unwrap();
         let (_taken, endpoint) = (TcpListener::bind((node.address, bus_port)).unwrap(), node.endpoint());
         node.launch().unwrap();
-        let (node, _) = wait_for_member((node, bus_port)).unwrap();
+        let (node, _) = wait_for_member((node, bus_port), None).unwrap();
         assert_ne!(node.endpoint(), endpoint);
         assert!(node.cli(&["CLUSTER", "MYID"]).is_ok());
     }

@@ -114,10 +114,16 @@ impl Redis {
 
     fn prepare_on(clock: &ServerClock) -> Result<Self> {
         let mut redis = Self::prepare(&[])?;
-        let server = std::mem::replace(&mut redis.program, which::which("env")?);
-        redis.leading_arguments = clock.environment().into();
-        redis.leading_arguments.push(server.display().to_string());
+        redis.use_clock(clock)?;
         Ok(redis)
+    }
+
+    /// Puts a server that is not started yet on this clock.
+    fn use_clock(&mut self, clock: &ServerClock) -> Result<()> {
+        let server = std::mem::replace(&mut self.program, which::which("env")?);
+        self.leading_arguments = clock.environment().into();
+        self.leading_arguments.push(server.display().to_string());
+        Ok(())
     }
 
     fn prepare_program(name: &str) -> Result<Self> {

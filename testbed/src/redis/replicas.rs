@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::{
-    Redis,
+    Redis, ServerClock,
     front_proxies::Route,
     nodes::{endpoints, has_numbered_nodes, launch_all, running, wait_until},
 };
@@ -36,15 +36,18 @@ impl RedisReplicas {
     ///
     /// As [`Redis::start`].
     pub fn start() -> Result<Self> {
-        Self::start_at(Route::Direct)
+        Self::start_at(Route::Direct, None)
     }
 
-    pub(super) fn start_at(route: Route) -> Result<Self> {
+    pub(super) fn start_at(route: Route, clock: Option<&ServerClock>) -> Result<Self> {
         let master = Redis::prepare_at(route, &[])?;
         let [host, port] = master.announced_address();
         let mut nodes = vec![master];
         for _ in 1..NODES {
             nodes.push(Redis::prepare_at(route, &["--replicaof", &host, &port])?);
+        }
+        if let Some(clock) = clock {
+            nodes.iter_mut().try_for_each(|node| node.use_clock(clock))?;
         }
         launch_all(&mut nodes)?;
         let replicas = Self { nodes };

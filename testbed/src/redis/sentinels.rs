@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result};
 
 use super::{
-    Redis, RedisReplicas,
+    Redis, RedisReplicas, ServerClock,
     front_proxies::{BehindProxies, FrontProxies, Route},
     nodes::{endpoints, launch_all, running, wait_for, wait_until},
 };
@@ -58,20 +58,21 @@ impl RedisSentinels {
     ///
     /// As [`Redis::start`]; Debian and Ubuntu have Sentinel in a package of its own.
     pub fn start() -> Result<Self> {
-        Self::start_at(Route::Direct)
+        Self::start_at(Route::Direct, None)
     }
 
-    /// As [`start`](Self::start), with a proxy in front of each node and Sentinel, as [`BehindProxies`] needs them.
+    /// As [`start`](Self::start), with a proxy in front of each node and Sentinel, as [`BehindProxies`] needs them. All
+    /// nodes are on this wall clock. The Sentinels are not: they decide nothing for thirty seconds after a step.
     ///
     /// # Errors
     ///
     /// As [`start`](Self::start).
-    pub fn start_behind_proxies() -> Result<Self> {
-        Self::start_at(Route::Proxied)
+    pub fn start_behind_proxies(clock: &ServerClock) -> Result<Self> {
+        Self::start_at(Route::Proxied, Some(clock))
     }
 
-    fn start_at(route: Route) -> Result<Self> {
-        let replicas = RedisReplicas::start_at(route)?;
+    fn start_at(route: Route, clock: Option<&ServerClock>) -> Result<Self> {
+        let replicas = RedisReplicas::start_at(route, clock)?;
         let sentinels = (0..SENTINELS).map(|_| Redis::prepare_sentinel(route));
         let mut sentinels = sentinels.collect::<Result<Vec<_>>>()?;
         for (number, sentinel) in sentinels.iter().enumerate() {

@@ -134,7 +134,8 @@ fn is_answered(node: &Redis) -> bool {
 
 #[test]
 fn servers_behind_proxies_are_cut_from_each_other_and_clients_from_them() {
-    let redis = timed("Sentinels behind proxies", RedisSentinels::start_behind_proxies);
+    let clock = ServerClock::new().unwrap();
+    let redis = timed("Sentinels behind proxies", || RedisSentinels::start_behind_proxies(&clock));
     let quick = ["SENTINEL", "SET", RedisSentinels::NAME, "down-after-milliseconds", "1000"];
     redis.sentinels().iter().for_each(|sentinel| drop(sentinel.cli(&quick).unwrap()));
     let first = redis.master().unwrap();
@@ -160,7 +161,8 @@ fn servers_behind_proxies_are_cut_from_each_other_and_clients_from_them() {
 
 #[test]
 fn cluster_node_behind_proxies_is_cut_from_the_others() {
-    let cluster = timed("cluster behind proxies", RedisCluster::start_behind_proxies);
+    let clock = ServerClock::new().unwrap();
+    let cluster = timed("cluster behind proxies", || RedisCluster::start_behind_proxies(&clock));
     cluster.cut(0);
     timed("its replica takes over", || {
         until("the replica takes over", || cluster.node(3).is_master().unwrap());
