@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use lockkit_core::{
     backend::BackendInfo,
     lease,
@@ -10,8 +11,8 @@ use lockkit_core::{
 
 use crate::Time;
 
-/// What a busy machine may add to the quickest of several takeovers.
-const TAKEOVER_SLACK: Duration = Duration::from_secs(1);
+/// What a busy machine may add to the quickest of several attempts.
+const QUICKEST_SLACK: Duration = Duration::from_secs(1);
 
 /// The bounds of one client.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +62,25 @@ impl Bounds {
     /// The same as the backend [documents](crate::Harness::expiry_delay) it. A busy machine may exceed it now and then.
     pub fn documented_takeover(&self, expiry_delay: Duration) -> Duration {
         let lease = if self.ttl == Duration::MAX { Duration::ZERO } else { self.ttl };
-        lease + expiry_delay + self.slack.min(TAKEOVER_SLACK)
+        lease + expiry_delay + self.slack.min(QUICKEST_SLACK)
+    }
+
+    /// How long a waiter whom no notification reaches waits in the quickest of several attempts.
+    pub(crate) fn quickest_look(&self) -> Duration {
+        self.recheck + self.slack.min(QUICKEST_SLACK)
+    }
+
+    /// How long a holder may take to notice what its next heartbeats show.
+    ///
+    /// Fails where the hold's own deadline could be sooner, which ends the hold without any heartbeat.
+    pub(crate) fn notice(&self, heartbeats: u32) -> Result<Duration> {
+        let bound = self.heartbeat * heartbeats + self.slack;
+        ensure!(
+            bound < self.validity,
+            "a hold ends by itself after {:?}, not after {bound:?}",
+            self.validity
+        );
+        Ok(bound)
     }
 
     /// How long the entry of an attempt without a grant may delay others while its client is connected.

@@ -1,11 +1,15 @@
 //! Breaking a hold from outside: it ends this hold and no other, and hands the lock over.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use lockkit_core::{
     ErrorKind, LockClient, LockName,
     backend::{Contender, Inspection, QueueKind, Renewal},
 };
+use tokio::time::Instant;
 
+use super::promptness;
 use crate::{
     Case, Hook,
     case::{Need, case},
@@ -40,34 +44,42 @@ async fn broken_holder_learns_of_its_loss_in_time(cx: Cx) -> Result<()> {
     let guard = client.lock(name.as_str())?.acquire().await?;
     break_holder(&operator, &name).await?;
     let bounds = cx.bounds_of(&client);
-    let bound = bounds.heartbeat + bounds.slack;
-    let lost = within(bound, "the broken holder learns of its loss", guard.lost()).await?;
+    let lost = within(bounds.notice(1)?, "the broken holder learns of its loss", guard.lost()).await?;
     ensure!(lost.kind() == ErrorKind::Lost && !guard.is_held(), "{lost}");
     ensure!(kind(guard.release().await)? == ErrorKind::Lost, "the release of a broken hold is confirmed");
     Ok(())
 }
 
 async fn broken_lock_goes_to_the_next_waiter_at_once(cx: Cx) -> Result<()> {
-    let (name, operator) = (cx.name(), cx.client().await?);
-    let guard = cx.lock(&name).await?.acquire().await?;
-    let next = cx.enqueue(&cx.lock(&name).await?, 0).await?;
+    let clients = [cx.client().await?, cx.client().await?, cx.client().await?];
+    let handoff = async || handoff_by_a_break(&cx, &clients).await;
+    promptness::are_prompt(&cx, "handoffs by a break", promptness::ROUNDS, handoff).await.map(drop)
+}
+
+/// Measures how long the first waiter waits for a lock whose hold was broken.
+async fn handoff_by_a_break(cx: &Cx, [operator, first, second]: &[LockClient; 3]) -> Result<Duration> {
+    let name = cx.name();
+    let guard = first.lock(name.as_str())?.acquire().await?;
+    let next = cx.enqueue(&second.lock(name.as_str())?, 0).await?;
     let last = match cx.promises().queue {
         QueueKind::Fifo => Some(cx.enqueue(&cx.lock(&name).await?, 1).await?),
         _ => None,
     };
-    break_holder(&operator, &name).await?;
+    break_holder(operator, &name).await?;
+    let start = Instant::now();
     // Before a re-check could find it.
-    let soon = cx.bounds_of(&operator).recheck / 2;
+    let soon = cx.bounds_of(operator).recheck / 2;
     let next = within(soon, "the next waiter is granted the broken lock", next).await???;
+    let waited = start.elapsed();
     ensure!(next.token() > guard.token(), "granted with {} after {}", next.token(), guard.token());
-    let shown = holder(&operator, &name).await?;
+    let shown = holder(operator, &name).await?;
     ensure!(shown.token == Some(next.token()), "{shown:?} is shown, {} was granted", next.token());
     ensure!(last.as_ref().is_none_or(|last| !last.is_finished()), "two waiters are granted a broken lock");
     next.release().await?;
     if let Some(last) = last {
         last.await??.release().await?;
     }
-    Ok(())
+    Ok(waited)
 }
 
 async fn stale_break_ends_no_other_hold(cx: Cx) -> Result<()> {
@@ -114,7 +126,7 @@ async fn break_leaves_no_entry_behind(cx: Cx) -> Result<()> {
     cx.eventually(bounds.slack, "no entry is left of a broken hold", nothing).await?;
     let next = cx.lock(&name).await?.try_acquire().await?.context("a broken lock is not free")?;
     next.release().await?;
-    within(bounds.heartbeat + bounds.slack, "the broken holder learns of its loss", guard.lost()).await?;
+    within(bounds.notice(1)?, "the broken holder learns of its loss", guard.lost()).await?;
     let again = client.lock(name.as_str())?.try_acquire().await?;
     Ok(again.context("the broken client is not granted the lock again")?.release().await?)
 }
@@ -131,7 +143,7 @@ async fn other_locks_of_a_broken_holder_are_kept(cx: Cx) -> Result<()> {
     let waiter = cx.enqueue(&client.lock(waited.as_str())?, 0).await?;
     break_holder(&operator, &broken).await?;
     let bounds = cx.bounds_of(&client);
-    within(bounds.heartbeat + bounds.slack, "the broken holder learns of its loss", first.lost()).await?;
+    within(bounds.notice(1)?, "the broken holder learns of its loss", first.lost()).await?;
     for guard in &kept {
         guard.check().context("another lock of a broken holder is lost")?;
     }

@@ -12,7 +12,7 @@ use super::exclusion::counts_exactly;
 use crate::{
     Case,
     case::case,
-    context::Cx,
+    context::{Cx, rises},
     direct::{claim_of, metadata, take},
 };
 
@@ -74,7 +74,7 @@ async fn step_while_held(cx: &Cx, name: &LockName, forward: bool) -> Result<()> 
         }
     }
     let next = behind.granted_within(bound).await?;
-    ensure!(next.token() > held.token(), "{} after {}", next.token(), held.token());
+    rises(held.token(), next.token())?;
     third.release(&next).await?;
     for session in [holder, other, third] {
         session.close().await?;

@@ -6,7 +6,7 @@ use lockkit_core::{ErrorKind, LockGuard, backend::Lifetime};
 use crate::{
     Case, Hook, StoreFault,
     case::{Need, case},
-    context::{Cx, within},
+    context::{Cx, rises, within},
 };
 
 pub(super) const CASES: &[Case] =
@@ -62,7 +62,7 @@ async fn full_disk_is_reported_and_frees_no_lock(cx: Cx) -> Result<()> {
     for (name, last) in [(held_name, Some(token)), (known, Some(last)), (fresh, None)] {
         let guard = other.lock(name.as_str())?.acquire_timeout(bounds.cleanup()).await?;
         let guard = guard.with_context(|| format!("{name:?} is not free although there is room"))?;
-        ensure!(Some(guard.token()) > last, "{} after {last:?}", guard.token());
+        rises(last, guard.token())?;
         guard.release().await?;
     }
     Ok(())

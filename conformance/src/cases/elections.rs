@@ -9,10 +9,11 @@ use lockkit_core::{
 };
 use tokio::time::Instant;
 
+use super::promptness;
 use crate::{
     Bounds, Case,
     case::{Need, case},
-    context::{Cx, within},
+    context::{Cx, rises, within},
     direct::{claim_of, earliest_recheck, granted_or_err, metadata, take},
 };
 
@@ -27,12 +28,13 @@ pub(super) const CASES: &[Case] = &[
     case!(holder_of_a_plain_lock_leads_without_a_value: SeenLeader, needs Need::Elections),
 ];
 
-/// Waits until an observer is shown this: the leader's token and value, or nobody.
+/// Waits until an observer is shown this, the leader's token and value or nobody, and returns how long that took.
 async fn sees(
     observer: &mut Observer,
     bound: Duration,
     expected: Option<(FencingToken, &str)>,
-) -> Result<()> {
+) -> Result<Duration> {
+    let start = Instant::now();
     let is_expected = |leader: &Option<Leader>| match (leader, expected) {
         (None, None) => true,
         (Some(leader), Some((token, value))) => leader.token == token && leader.value == value,
@@ -42,7 +44,7 @@ async fn sees(
         loop {
             let leader = observer.next().await.context("the observation goes on")??;
             if is_expected(&leader) {
-                return Ok(());
+                return Ok(start.elapsed());
             }
         }
     };
@@ -61,7 +63,7 @@ async fn candidates_lead_one_after_another(cx: Cx) -> Result<()> {
         let election = clients[round % 2].election(name.as_str())?;
         let value = format!("candidate {round}");
         let leadership = election.campaign(&*value).await?;
-        ensure!(Some(leadership.token()) > last, "{} after {last:?}", leadership.token());
+        rises(last, leadership.token())?;
         last = Some(leadership.token());
         let others = clients[(round + 1) % 2].election(name.as_str())?;
         ensure!(others.campaign_timeout("too early", Duration::ZERO).await?.is_none(), "two candidates lead");
@@ -77,7 +79,7 @@ async fn candidates_lead_one_after_another(cx: Cx) -> Result<()> {
     }
     // An early candidate that the store did not answer in time may lead until its withdrawal arrives.
     let bound = sight(cx.bounds_of(&clients[0]));
-    sees(&mut clients[0].election(name.as_str())?.observe(), bound, None).await
+    sees(&mut clients[0].election(name.as_str())?.observe(), bound, None).await.map(drop)
 }
 
 async fn observers_see_leaders_and_their_values(cx: Cx) -> Result<()> {
@@ -126,7 +128,16 @@ async fn observers_are_notified_before_the_recheck(cx: Cx) -> Result<()> {
     again.resign().await?;
     let next = next.await??;
     sees(&mut observer, bound, Some((next.token(), "four"))).await?;
-    Ok(next.resign().await?)
+    next.resign().await?;
+    let slowest = async || {
+        let leadership = client.election(name.as_str())?.campaign("five").await?;
+        let campaign = sees(&mut observer, bound, Some((leadership.token(), "five"))).await?;
+        leadership.proclaim("six").await?;
+        let proposal = sees(&mut observer, bound, Some((leadership.token(), "six"))).await?;
+        leadership.resign().await?;
+        Ok(campaign.max(proposal).max(sees(&mut observer, bound, None).await?))
+    };
+    promptness::are_prompt(&cx, "changes of the leader", promptness::ROUNDS, slowest).await.map(drop)
 }
 
 async fn observers_never_see_an_older_leader_after_a_newer_one(cx: Cx) -> Result<()> {

@@ -15,7 +15,7 @@ use super::cancel::drop_after;
 use crate::{
     Case, Hook,
     case::{Need, case},
-    context::{Cx, within},
+    context::{Cx, rises, within},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -98,7 +98,7 @@ async fn a_set_of_locks_is_all_or_nothing(cx: Cx) -> Result<()> {
         let token = held.token();
         held.release().await?;
         let guard = set.acquire_timeout(bound).await?.context("all locks of the set are free")?;
-        ensure!(guard.token(busy) > Some(token), "{:?} after {token}", guard.token(busy));
+        rises(token, guard.token(busy).context("a token of each lock")?)?;
         for name in &names {
             ensure!(other.lock(name.as_str())?.try_acquire().await?.is_none(), "{name:?} is held twice");
         }
@@ -114,7 +114,7 @@ async fn loss_of_one_lock_is_the_loss_of_the_set(cx: Cx) -> Result<()> {
     cx.inflict(crate::StoreFault::DeleteEntries(names[1].clone())).await?;
     let bounds = cx.bounds_of(&client);
     let work = guard.run(std::future::pending::<()>());
-    let lost = match within(bounds.heartbeat + bounds.slack, "the work is dropped", work).await? {
+    let lost = match within(bounds.notice(1)?, "the work is dropped", work).await? {
         Err(RunError::Stopped(lost)) => lost,
         other => bail!("not stopped by the loss: {other:?}"),
     };

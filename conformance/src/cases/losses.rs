@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::{
     Case, Hook, StoreFault,
     case::{Need, case},
-    context::{Cx, busy_or_unavailable, kind, settle, within},
+    context::{Cx, busy_or_unavailable, kind, rises, settle, within},
 };
 
 const END_SESSION: Need = Need::Hook(Hook::EndSessionOfHolder);
@@ -45,7 +45,7 @@ async fn ended_session_is_reported_to_its_holder_at_once(cx: Cx) -> Result<()> {
 }
 
 async fn ended_session_ends_all_its_holds_and_the_client_recovers(cx: Cx) -> Result<()> {
-    let client = cx.short_client().await?;
+    let client = cx.steady_client().await?;
     let mut guards = Vec::new();
     for _ in 0..5 {
         guards.push(client.lock(cx.name().as_str())?.acquire().await?);
@@ -53,23 +53,23 @@ async fn ended_session_ends_all_its_holds_and_the_client_recovers(cx: Cx) -> Res
     cx.inflict(StoreFault::EndSessionOfHolder(guards[0].name().clone())).await?;
     let bounds = cx.bounds_of(&client);
     for guard in &guards {
-        within(bounds.heartbeat + bounds.slack, "every hold of the client is lost", guard.lost()).await?;
+        within(bounds.notice(1)?, "every hold of the client is lost", guard.lost()).await?;
     }
     for guard in guards {
         let again = client.lock(guard.name().as_str())?.acquire_timeout(bounds.takeover()).await?;
         let again = again.with_context(|| format!("{:?} is not free", guard.name()))?;
-        ensure!(again.token() > guard.token(), "{} after {}", again.token(), guard.token());
+        rises(guard.token(), again.token())?;
         again.release().await?;
     }
     Ok(())
 }
 
 async fn deleted_entry_is_reported_to_its_holder_within_a_heartbeat(cx: Cx) -> Result<()> {
-    let (name, client) = (cx.name(), cx.short_client().await?);
+    let (name, client) = (cx.name(), cx.steady_client().await?);
     let guard = client.lock(name.as_str())?.acquire().await?;
     cx.inflict(StoreFault::DeleteEntries(name)).await?;
     let bounds = cx.bounds_of(&client);
-    within(bounds.heartbeat + bounds.slack, "the loss is reported", guard.lost()).await?;
+    within(bounds.notice(1)?, "the loss is reported", guard.lost()).await?;
     ensure!(!guard.is_held(), "lost is final");
     Ok(())
 }
@@ -83,7 +83,7 @@ async fn a_deleted_entry_ends_no_other_hold(cx: Cx) -> Result<()> {
     let deleted = guards.swap_remove(3);
     cx.inflict(StoreFault::DeleteEntries(deleted.name().clone())).await?;
     let bounds = cx.bounds_of(&client);
-    within(bounds.heartbeat + bounds.slack, "the loss is reported", deleted.lost()).await?;
+    within(bounds.notice(1)?, "the loss is reported", deleted.lost()).await?;
     cx.renewed(&guards, bounds).await?;
     ensure!(client.status().current() == Status::Connected, "{:?}", client.status().current());
     let lost = guards.iter().filter(|guard| !guard.is_held()).count();
@@ -95,14 +95,14 @@ async fn a_deleted_entry_ends_no_other_hold(cx: Cx) -> Result<()> {
 }
 
 async fn lost_lock_is_reported_by_check_and_release(cx: Cx) -> Result<()> {
-    let (name, client) = (cx.name(), cx.short_client().await?);
+    let (name, client) = (cx.name(), cx.steady_client().await?);
     let guard = client.lock(name.as_str())?.acquire().await?;
     let token = guard.token();
     cx.inflict(StoreFault::DeleteEntries(name.clone())).await?;
     let bounds = cx.bounds_of(&client);
-    within(bounds.heartbeat + bounds.slack, "the loss is reported", guard.lost()).await?;
+    within(bounds.notice(1)?, "the loss is reported", guard.lost()).await?;
     let next = cx.lock(&name).await?.acquire().await?;
-    ensure!(next.token() > token, "{} after {token}", next.token());
+    rises(token, next.token())?;
     ensure!(kind(guard.check())? == ErrorKind::Lost, "wrong error kind");
     ensure!(kind(guard.release().await)? == ErrorKind::Lost, "wrong error kind");
     // Nothing must happen in this time, whatever the late release has started in the background.
@@ -113,19 +113,19 @@ async fn lost_lock_is_reported_by_check_and_release(cx: Cx) -> Result<()> {
 }
 
 async fn waiter_whose_entry_was_deleted_queues_again(cx: Cx) -> Result<()> {
-    let (name, client) = (cx.name(), cx.short_client().await?);
-    let held = cx.short_client().await?.lock(name.as_str())?.acquire().await?;
+    let (name, client) = (cx.name(), cx.steady_client().await?);
+    let held = cx.steady_client().await?.lock(name.as_str())?.acquire().await?;
     let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
     cx.inflict(StoreFault::DeleteEntries(name.clone())).await?;
     let bounds = cx.bounds_of(&client);
-    within(bounds.heartbeat + bounds.slack, "the loss is reported", held.lost()).await?;
+    within(bounds.notice(1)?, "the loss is reported", held.lost()).await?;
     let guard = within(bounds.takeover(), "the waiter is granted", waiter).await???;
-    ensure!(guard.token() > held.token(), "{} after {}", guard.token(), held.token());
+    rises(held.token(), guard.token())?;
     Ok(guard.release().await?)
 }
 
 async fn waiter_whose_session_ended_queues_again(cx: Cx) -> Result<()> {
-    let (name, client) = (cx.name(), cx.short_client().await?);
+    let (name, client) = (cx.name(), cx.steady_client().await?);
     let held = cx.lock(&name).await?.acquire().await?;
     let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
     let mut status = client.status();
@@ -134,7 +134,7 @@ async fn waiter_whose_session_ended_queues_again(cx: Cx) -> Result<()> {
     let bounds = cx.bounds_of(&client);
     // Short statuses may be skipped: `Lost` may have become `Connected` again.
     let changed = async { while matches!(status.changed().await, Status::Suspect { .. }) {} };
-    within(bounds.heartbeat + bounds.slack, "the status changes", changed).await?;
+    within(bounds.notice(1)?, "the status changes", changed).await?;
     cx.waits_behind(&name, 0).await.context("the waiter is in the queue again")?;
     ensure!(held.is_held() && !waiter.is_finished(), "granted without an entry, while another holds");
     held.release().await?;
@@ -142,12 +142,12 @@ async fn waiter_whose_session_ended_queues_again(cx: Cx) -> Result<()> {
 }
 
 async fn work_under_a_lost_lock_is_stopped(cx: Cx) -> Result<()> {
-    let (name, client) = (cx.name(), cx.short_client().await?);
+    let (name, client) = (cx.name(), cx.steady_client().await?);
     let guard = client.lock(name.as_str())?.acquire().await?;
     cx.inflict(StoreFault::DeleteEntries(name)).await?;
     let bounds = cx.bounds_of(&client);
     let work = guard.run(std::future::pending::<()>());
-    let outcome = within(bounds.heartbeat + bounds.slack, "the work is dropped", work).await?;
+    let outcome = within(bounds.notice(1)?, "the work is dropped", work).await?;
     match outcome {
         Err(RunError::Stopped(error)) if error.kind() == ErrorKind::Lost => Ok(()),
         other => bail!("not stopped by the loss: {other:?}"),
@@ -211,10 +211,10 @@ async fn a_client_survives_many_lost_sessions(cx: Cx) -> Result<()> {
     for _ in 0..cx.times(50, 8) {
         let guard = client.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
         let guard = guard.context("the client can lock again")?;
-        ensure!(Some(guard.token()) > last, "{} after {last:?}", guard.token());
+        rises(last, guard.token())?;
         last = Some(guard.token());
         cx.inflict(StoreFault::EndSessionOfHolder(name.clone())).await?;
-        within(bounds.heartbeat + bounds.slack, "the loss is reported", guard.lost()).await?;
+        within(bounds.notice(1)?, "the loss is reported", guard.lost()).await?;
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ mod names;
 mod order;
 mod pins;
 mod processes;
+mod promptness;
 mod random;
 mod records;
 mod reentry;

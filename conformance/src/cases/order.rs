@@ -6,10 +6,11 @@ use anyhow::{Context as _, Result, ensure};
 use lockkit_core::FencingToken;
 use tokio::{sync::mpsc, time::Instant};
 
+use super::promptness::{self, Bare, ROUNDS, median};
 use crate::{
     Case, Hook, LinkFault,
     case::{Need, case},
-    context::{Cx, settle, within},
+    context::{Cx, rises, settle, within},
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -28,11 +29,11 @@ pub(super) const CASES: &[Case] = &[
 async fn tokens_rise_over_clients_and_their_restarts(cx: Cx) -> Result<()> {
     let (name, grants) = (cx.name(), cx.times(1_000, 60));
     let mut last: Option<FencingToken> = None;
-    for restart in 0..5 {
+    for _ in 0..5 {
         let clients = [cx.client().await?, cx.client().await?];
         for number in 0..grants / 5 {
             let guard = clients[number % 2].lock(name.as_str())?.acquire().await?;
-            ensure!(Some(guard.token()) > last, "{} after {last:?}, restart {restart}", guard.token());
+            rises(last, guard.token())?;
             last = Some(guard.token());
             guard.release().await?;
         }
@@ -62,7 +63,7 @@ async fn tokens_of_contending_clients_are_distinct_and_rise(cx: Cx) -> Result<()
     drop(granted);
     let mut last = None;
     while let Some(token) = tokens.recv().await {
-        ensure!(Some(token) > last, "{token} after {last:?}");
+        rises(last, token)?;
         last = Some(token);
     }
     for task in tasks {
@@ -111,19 +112,19 @@ async fn waiters_are_granted_in_order_of_arrival(cx: Cx) -> Result<()> {
 
 async fn waiter_that_leaves_does_not_delay_the_next(cx: Cx) -> Result<()> {
     const WAITERS: usize = 5;
-    const ROUNDS: usize = 5;
-    let (mut without, mut with) = (Vec::new(), Vec::new());
+    let (mut without, mut with, mut bare) = (Vec::new(), Vec::new(), Bare::default());
     // In turn, so that load on the machine affects both.
     for _ in 0..ROUNDS {
+        bare.measure(&cx).await?;
         without.push(passed_on(&cx, WAITERS, None).await?);
         with.push(passed_on(&cx, WAITERS, Some(WAITERS / 2)).await?);
     }
     let (without, with) = (median(without), median(with));
     cx.publish("no waiter leaves [ms]", without.as_secs_f64() * 1e3);
     cx.publish("one waiter leaves [ms]", with.as_secs_f64() * 1e3);
-    let allowed = prompt(without);
+    // The one that leaves costs its successor no more than a notification.
     ensure!(
-        with <= allowed,
+        with <= without + bare.allowed(&cx),
         "{WAITERS} waiters took {with:?} when one of them left, {without:?} when none left"
     );
     Ok(())
@@ -153,40 +154,12 @@ async fn passed_on(cx: &Cx, count: usize, leaving: Option<usize>) -> Result<Dura
     Ok(took)
 }
 
-/// Returns the bound for something that should take as long as `measured` on the same store: generous enough for a
-/// loaded machine, and far below any pause of a waiter.
-fn prompt(measured: Duration) -> Duration {
-    measured * 20 + Duration::from_millis(50)
-}
-
-/// Returns the median, which a single slow round does not change.
-fn median(mut all: Vec<Duration>) -> Duration {
-    all.sort_unstable();
-    all.get(all.len() / 2).copied().unwrap_or_default()
-}
-
 async fn a_handoff_does_not_wait_for_the_recheck(cx: Cx) -> Result<()> {
-    let (name, client) = (cx.name(), cx.client().await?);
-    let other = cx.lock(&name).await?;
-    let (mut waited, mut bare) = (Vec::new(), Vec::new());
-    for _ in 0..cx.times(100, 20) {
-        bare.extend(cx.bare_notification().await?);
-        let held = client.lock(name.as_str())?.acquire().await?;
-        let waiter = cx.enqueue(&other, 0).await?;
-        cx.reports_at_once().await?;
-        let start = Instant::now();
-        held.release().await?;
-        let next = waiter.await??;
-        waited.push(start.elapsed());
-        next.release().await?;
-    }
-    let is_measured = !bare.is_empty();
-    let (waited, bare, recheck) = (median(waited), median(bare), cx.bounds_of(&client).recheck);
-    cx.publish("handoff [ms]", waited.as_secs_f64() * 1e3);
+    let (name, clients) = (cx.name(), [cx.client().await?, cx.client().await?]);
+    let handoff = async || promptness::handoff(&cx, clients.each_ref(), &name).await;
+    let (handoff, bare) = promptness::are_prompt(&cx, "handoffs", cx.times(100, 20), handoff).await?;
+    cx.publish("handoff [ms]", handoff.as_secs_f64() * 1e3);
     cx.publish("bare notification [ms]", bare.as_secs_f64() * 1e3);
-    // Where the harness cannot measure a notification, the re-check pause is the reference.
-    let allowed = if is_measured { prompt(bare) } else { recheck / 4 };
-    ensure!(waited <= allowed, "half of the handoffs took {waited:?} or more, a bare notification {bare:?}");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     Case,
     case::{Need, case},
-    context::{Cx, within},
+    context::{Cx, rises, within},
     direct::take,
 };
 
@@ -48,7 +48,7 @@ async fn pinned_entry_outlives_its_release(cx: Cx) -> Result<()> {
         let next = within(bound, "the waiter is granted after the pin", next).await???;
         let waited = before.elapsed();
         ensure!(waited + EARLY >= at_least, "granted after {waited:?} already");
-        ensure!(next.token() > token, "{} after {token}", next.token());
+        rises(token, next.token())?;
         next.release().await?;
     }
     Ok(())

@@ -10,7 +10,7 @@ use super::takeover::{self, Takeover};
 use crate::{
     Case, Hook,
     case::{Need, case},
-    context::{Cx, within},
+    context::{Cx, rises, within},
     direct::metadata,
     worker::Worker,
 };
@@ -79,7 +79,7 @@ async fn processes_exclude_each_other(cx: Cx) -> Result<()> {
     ensure!(other.try_acquire().await?.is_none(), "two processes hold it");
     worker.release(1).await?;
     let next = other.acquire().await?;
-    ensure!(next.token() > token, "{} after {token}", next.token());
+    rises(token, next.token())?;
     Ok(next.release().await?)
 }
 
@@ -98,7 +98,7 @@ async fn after_a_killed_holder(cx: &Cx) -> Result<Takeover> {
     let (bounds, killed) = (cx.bounds_of(&waiting), Instant::now());
     let next = within(bounds.takeover(), "the waiter is granted", waiter).await???;
     let took = killed.elapsed();
-    ensure!(next.token() > token, "{} after {token}", next.token());
+    rises(token, next.token())?;
     // The victim's deadline has passed, unless its holds end with its process.
     let endless = waiting.ttl() == Duration::MAX;
     ensure!(endless || asked.elapsed() >= left, "granted before the victim's deadline");
@@ -207,7 +207,7 @@ async fn waiter_stopped_for_long_is_granted_once_free(cx: Cx) -> Result<()> {
     let token = next.token();
     next.release().await?;
     let granted = within(bounds.takeover(), "the stopped waiter is granted", waiting.granted()).await??;
-    ensure!(granted > token, "{granted} after {token}");
+    rises(token, granted)?;
     worker.release(1).await?;
     let free = other.lock(name.as_str())?.try_acquire().await?;
     Ok(free.context("the stopped waiter was granted the lock twice")?.release().await?)
@@ -220,7 +220,7 @@ async fn tokens_rise_over_processes(cx: Cx) -> Result<()> {
         let mut worker = cx.worker(cx.long_ttl()).await?;
         for _ in 0..5 {
             let token = worker.acquire(1, &name).await?;
-            ensure!(Some(token) > last, "{token} after {last:?}");
+            rises(last, token)?;
             last = Some(token);
             worker.release(1).await?;
         }
@@ -264,7 +264,7 @@ async fn process_whose_wall_clock_steps_keeps_lock_and_place(cx: Cx) -> Result<(
         cx.eventually(bounds.heartbeat * 2 + bounds.slack, "the hold is renewed", renewed).await?;
         worker.release(1).await?;
         let granted = within(bounds.takeover(), "the waiter is granted", next.granted()).await??;
-        ensure!(granted > token, "{granted} after {token} although the clock only stepped");
+        rises(token, granted)?;
         waiting.release(1).await?;
     }
     Ok(())

@@ -3,7 +3,11 @@
 use anyhow::{Context as _, Result, ensure};
 use lockkit_core::Owner;
 
-use crate::{Case, case::case, context::Cx};
+use crate::{
+    Case,
+    case::case,
+    context::{Cx, rises},
+};
 
 pub(super) const CASES: &[Case] = &[
     case!(three_entries_of_one_owner_need_three_releases: Reentry TokenOrder; bugs 49),
@@ -23,7 +27,7 @@ async fn three_entries_of_one_owner_need_three_releases(cx: Cx) -> Result<()> {
         guard.release().await?;
     }
     let next = other.try_acquire().await?.context("free after 3 of 3 releases")?;
-    ensure!(next.token() > token, "{} after {token}", next.token());
+    rises(token, next.token())?;
     Ok(next.release().await?)
 }
 

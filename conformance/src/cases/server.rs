@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::{
     Case, Hook, StoreFault,
     case::{Need, case},
-    context::{Cx, kind, within},
+    context::{Cx, kind, rises, within},
 };
 
 const FREEZE: Need = Need::Hook(Hook::Freeze);
@@ -111,7 +111,7 @@ async fn one_holder_and_rising_tokens_after_a_long_freeze(cx: Cx) -> Result<()> 
     ensure!(!held_in_silence, "three ttls without an answer, and still held");
     let next = within(bounds.takeover() * 2, "the waiter is granted", waiter).await???;
     ensure!(!guard.is_held(), "two holders");
-    ensure!(next.token() > guard.token(), "{} after {}", next.token(), guard.token());
+    rises(guard.token(), next.token())?;
     drop(guard);
     // Nothing must happen in this time, whatever the drop of the old guard has started in the background.
     sleep(bounds.heartbeat).await;
@@ -133,7 +133,7 @@ async fn late_reply_revives_no_lost_hold(cx: Cx) -> Result<()> {
     let again = client.lock(name.as_str())?.acquire_timeout(bounds.takeover() * 2).await?;
     let again = again.context("the client can lock again")?;
     ensure!(!guard.is_held(), "revived");
-    ensure!(again.token() > guard.token(), "{} after {}", again.token(), guard.token());
+    rises(guard.token(), again.token())?;
     Ok(again.release().await?)
 }
 
@@ -218,7 +218,7 @@ async fn tokens_rise_over_a_restart(cx: Cx) -> Result<()> {
     guard.release().await?;
     cx.inflict(StoreFault::Restart).await?;
     let guard = cx.lock(&name).await?.acquire().await?;
-    ensure!(guard.token() > before, "{} after {before}", guard.token());
+    rises(before, guard.token())?;
     Ok(guard.release().await?)
 }
 

@@ -7,7 +7,7 @@ use tokio::time::{sleep, timeout};
 use crate::{
     Case, Hook, StoreFault,
     case::{Need, case},
-    context::{Cx, within},
+    context::{Cx, rises, within},
     direct::{claim, take},
 };
 
@@ -112,7 +112,7 @@ async fn waiting_claim_is_marked_contended(cx: Cx) -> Result<()> {
     let waiting = cx.wait_in(&other, &name).await?;
     holder.release(&grant).await?;
     let next = waiting.granted_within(cx.bounds(cx.long_ttl()).cleanup()).await?;
-    ensure!(next.token() > grant.token(), "{} after {}", next.token(), grant.token());
+    rises(grant.token(), next.token())?;
     other.release(&next).await?;
     holder.close().await?;
     Ok(other.close().await?)

@@ -16,7 +16,7 @@ use super::takeover::{self, Takeover};
 use crate::{
     Case,
     case::{Need, case},
-    context::{Cx, kind, within},
+    context::{Cx, kind, rises, within},
     direct::{HANG, take},
 };
 
@@ -48,7 +48,7 @@ async fn after_a_silent_holder(cx: &Cx) -> Result<Takeover> {
     let guard = waiting.lock(name.as_str())?.acquire_timeout(bounds.takeover()).await?;
     let took = start.elapsed();
     let guard = guard.with_context(|| format!("still locked {took:?} after its holder's death"))?;
-    ensure!(guard.token() > dead.token(), "{} after {}", guard.token(), dead.token());
+    rises(dead.token(), guard.token())?;
     guard.release().await?;
     let _ = silent.close().await;
     Ok(Takeover { bounds, took })
@@ -146,7 +146,7 @@ async fn blocked_executor_loses_its_lock_and_sees_the_loss(cx: Cx) -> Result<()>
     let blocked = tokio::task::spawn_blocking(blocked);
     let token = held.await?;
     let next = other.lock(name.as_str())?.acquire().await?;
-    ensure!(next.token() > token, "{} after {token}", next.token());
+    rises(token, next.token())?;
     blocked.await??;
     ensure!(next.is_held(), "the late release disturbed the next holder");
     ensure!(cx.is_taken(&name).await?, "the late release freed the next holder's lock");

@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lockkit_core::{
-    Clock, ErrorKind, Lock, LockClient, LockGuard, LockName,
+    Clock, ErrorKind, FencingToken, Lock, LockClient, LockGuard, LockName,
     backend::{Backend, BackendInfo, Promises, Session},
     support::lock,
 };
@@ -132,7 +132,7 @@ impl Context {
     }
 
     /// Returns a ttl for cases that wait for heartbeats, but not until it has passed. A few seconds without an answer,
-    /// as on a loaded machine, end no hold then.
+    /// as on a loaded machine, end no hold then, and a hold lasts longer than a heartbeat and the slack.
     pub(crate) fn steady_ttl(&self) -> Duration {
         self.short_ttl() * 3
     }
@@ -328,6 +328,13 @@ pub(crate) fn busy_or_unavailable(answer: lockkit_core::Result<Option<LockGuard>
         Ok(guard) => ensure!(guard.is_none(), "a held lock was granted"),
         Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error}"),
     }
+    Ok(())
+}
+
+/// Checks that the token of a grant is larger than that of an earlier one.
+pub(crate) fn rises(earlier: impl Into<Option<FencingToken>>, token: FencingToken) -> Result<()> {
+    let earlier = earlier.into();
+    ensure!(Some(token) > earlier, "the token does not rise: {token} after {earlier:?}");
     Ok(())
 }
 

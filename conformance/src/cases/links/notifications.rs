@@ -1,9 +1,9 @@
 //! Notifications that are dropped, or come late.
 
 use anyhow::{Result, ensure};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::linked;
+use super::{super::takeover, linked};
 use crate::{
     LinkFault,
     context::{Cx, within},
@@ -11,25 +11,31 @@ use crate::{
 
 pub(super) async fn no_wake_up_is_lost_without_notifications(cx: Cx) -> Result<()> {
     let (link, client) = linked(&cx, cx.long_ttl()).await?;
-    let name = cx.name();
-    let held = cx.lock(&name).await?.acquire().await?;
-    link.inflict(LinkFault::DropNotifications).await?;
-    let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
-    held.release().await?;
     let bounds = cx.bounds_of(&client);
-    let granted = within(bounds.recheck + bounds.slack, "the waiter looks again", waiter).await;
-    link.heal().await?;
-    Ok(granted???.release().await?)
+    let look = async || {
+        let name = cx.name();
+        let held = cx.lock(&name).await?.acquire().await?;
+        link.inflict(LinkFault::DropNotifications).await?;
+        let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
+        held.release().await?;
+        let start = Instant::now();
+        let granted = within(bounds.recheck + bounds.slack, "the waiter looks again", waiter).await;
+        let took = start.elapsed();
+        link.heal().await?;
+        granted???.release().await?;
+        Ok((took, bounds.quickest_look()))
+    };
+    takeover::quickest("the waiter looks late", look).await.map(drop)
 }
 
 pub(super) async fn a_loss_is_found_without_notifications(cx: Cx) -> Result<()> {
-    let (link, client) = linked(&cx, cx.short_ttl()).await?;
+    let (link, client) = linked(&cx, cx.steady_ttl() * 2).await?;
     let name = cx.name();
     let guard = client.lock(name.as_str())?.acquire().await?;
     link.inflict(LinkFault::DropNotifications).await?;
     cx.inflict(crate::StoreFault::EndSessionOfHolder(name)).await?;
     let bounds = cx.bounds_of(&client);
-    let lost = within(bounds.heartbeat * 2 + bounds.slack, "the loss is found", guard.lost()).await;
+    let lost = within(bounds.notice(2)?, "the loss is found", guard.lost()).await;
     link.heal().await?;
     lost.map(drop)
 }
