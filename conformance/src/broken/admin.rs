@@ -29,6 +29,10 @@ impl Admin for BrokenBackend {
         let mut found = self.inner.inspect(name).await?;
         match (self.defect, &mut found.holder) {
             (Defect::UnseenToken, Some(holder)) => holder.token = None,
+            (Defect::EscapedLabel, Some(holder)) => {
+                let labels = holder.metadata.iter_mut().filter_map(|metadata| metadata.label.as_mut());
+                labels.for_each(|label| *label = format!("{label:?}"));
+            }
             (Defect::EndlessEntry, Some(holder)) => holder.remaining = Some(Duration::from_secs(1 << 20)),
             (Defect::MixedWaiters, _) => found.waiters.reverse(),
             (Defect::GhostHolder, Some(holder)) => {

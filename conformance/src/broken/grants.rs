@@ -1,12 +1,15 @@
 //! The outcome of a claim at a broken backend.
 
-use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use lockkit_core::{
     BootInstant, Error, ErrorKind, FencingToken, LockName, Result,
     backend::{Acquired, Claim, Grant},
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    task::yield_now,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{Defect, wrapper::BrokenSession};
 
@@ -43,6 +46,26 @@ impl BrokenSession {
             Defect::FailureAsBusy if !claim.wait() => {
                 // On a timeout the claim is dropped; it was only a try.
                 timeout(NO_ANSWER, self.inner.acquire(claim)).await.unwrap_or(Ok(Acquired::GaveUp))
+            }
+            Defect::FailureAsBusy => {
+                let mut acquiring = pin!(self.inner.acquire(claim.clone()));
+                match timeout(NO_ANSWER, &mut acquiring).await {
+                    Ok(acquired) => acquired,
+                    Err(_) => {
+                        claim.note_contended();
+                        acquiring.await
+                    }
+                }
+            }
+            Defect::OneFirstClaim => {
+                let Ok(mut is_done) = self.first_claim.try_lock() else {
+                    return Err(Error::new(ErrorKind::Unavailable, "acquire"));
+                };
+                if !std::mem::replace(&mut *is_done, true) {
+                    yield_now().await;
+                }
+                drop(is_done);
+                self.inner.acquire(claim).await
             }
             Defect::ClaimsOutliveClose => match self.inner.acquire(claim).await {
                 Err(error) if error.kind() == ErrorKind::Closed => std::future::pending().await,

@@ -62,7 +62,7 @@ pub enum Defect {
     LateExpiry,
     /// The server's sessions live two fifths of the reported ttl.
     EarlyExpiry,
-    /// A failed request is reported as busy.
+    /// An unanswered claim is reported as busy.
     FailureAsBusy,
     /// Busy is reported as a failure.
     BusyAsFailure,
@@ -180,11 +180,19 @@ pub enum Defect {
     SilentBreak,
     /// A break ends the session of the holder.
     BreakOfSession,
+    /// A release makes every waiter send a request.
+    WakesAll,
+    /// A session fails claims while its first one is under way.
+    OneFirstClaim,
+    /// No certificate is accepted.
+    TrustsNobody,
+    /// An inspection shows the label escaped, and so longer than it may be.
+    EscapedLabel,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 78] = [
+    pub const ALL: [Self; 82] = [
         Self::DoubleGrant,
         Self::EqualToken,
         Self::FallingToken,
@@ -263,6 +271,10 @@ impl Defect {
         Self::BreakOfAnybody,
         Self::SilentBreak,
         Self::BreakOfSession,
+        Self::WakesAll,
+        Self::OneFirstClaim,
+        Self::TrustsNobody,
+        Self::EscapedLabel,
     ];
 }
 

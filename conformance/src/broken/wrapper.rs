@@ -88,7 +88,8 @@ impl BrokenBackend {
     fn is_denied(&self) -> bool {
         match &self.access {
             Some(Access::Tls(shown)) => {
-                *shown != ShownCertificate::Trusted && self.defect != Defect::TrustsAnybody
+                let is_trusted = *shown == ShownCertificate::Trusted && self.defect != Defect::TrustsNobody;
+                !is_trusted && self.defect != Defect::TrustsAnybody
             }
             Some(Access::Secret { right, .. }) => !right,
             Some(Access::AllBut(_)) | None => false,
@@ -137,6 +138,7 @@ impl Backend for BrokenBackend {
                 _ => None,
             },
             closed: AtomicBool::new(false),
+            first_claim: tokio::sync::Mutex::new(false),
             restarts: self.shared.state().restarts,
         }))
     }
@@ -156,6 +158,8 @@ pub(super) struct BrokenSession {
     inspector: MemoryBackend,
     pub(super) forbidden: Option<LockName>,
     closed: AtomicBool,
+    /// Locked while the first claim is under way, then true.
+    pub(super) first_claim: tokio::sync::Mutex<bool>,
     /// Restarts of the server before the session was opened.
     restarts: u64,
 }
@@ -306,6 +310,11 @@ impl Session for BrokenSession {
             Defect::EmptyRelease => return Ok(()),
             Defect::LeftEntry | Defect::CounterWithoutTtl | Defect::EntryPerRelease => {
                 self.shared.state().left_entries += 1
+            }
+            Defect::WakesAll => {
+                for _ in self.inspector.inspect(grant.name()).await?.waiters {
+                    self.inner.renew(&[]).await;
+                }
             }
             Defect::StickyPin => return Pins::leave(self, grant).await,
             Defect::ForeignRelease => {

@@ -78,6 +78,18 @@ const UNPROVEN: &[(&str, &[&str])] = &[
         "the keeper chooses what is renewed: see keeper-renewal-after-release among the mutations",
         &["nothing_renews_a_hold_after_its_release"],
     ),
+    (
+        "the keeper ends holds and time limits by its own clock",
+        &[
+            "late_reply_revives_no_lost_hold",
+            "holds_and_waits_end_in_time_when_no_reply_arrives",
+            "timeout_returns_none_in_time",
+        ],
+    ),
+    (
+        "a memory server has no connections: a reset loses one reply, and waiters send hardly any request",
+        &["all_waiters_are_granted_over_flapping_connections"],
+    ),
     ("the keeper notices that no handle is left", &["the_last_handle_dropped_inside_a_task_ends_the_client"]),
     (
         "the keeper counts entries: see keeper-count-forgotten among the mutations",
