@@ -150,10 +150,10 @@ async fn silent_node_delays_a_majority_for_a_moment() {
     let masters = Masters::start(3).unwrap();
     let session = open_with(&format!("{}?request_timeout=60s", masters.url()), LONG).await;
     session.release(&take(&session).await).await.unwrap();
-    let fence = format!("lockkit:{{{}}}:fence", encoded(&name()));
+    let counter_key = format!("lockkit:{{{}}}:fence", encoded(&name()));
     let prepared = masters.with(move |nodes| {
-        nodes.node(0).cli(&["SET", &fence, "6000000000000000"])?;
-        nodes.node(1).cli(&["SET", &fence, "6000000000000010"])?;
+        nodes.node(0).cli(&["SET", &counter_key, "6000000000000000"])?;
+        nodes.node(1).cli(&["SET", &counter_key, "6000000000000010"])?;
         nodes.node(2).pause()
     });
     prepared.await.unwrap();

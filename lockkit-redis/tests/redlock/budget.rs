@@ -42,11 +42,11 @@ async fn session(masters: &Masters) -> Arc<dyn Session> {
 }
 
 async fn set_counters(masters: &Masters, name: &LockName, counter: fn(i64) -> i64) {
-    let fence = format!("lockkit:{{{}}}:fence", encoded(name));
+    let counter_key = format!("lockkit:{{{}}}:fence", encoded(name));
     let set = masters.with(move |nodes| {
         for node in 0..nodes.len() {
             let counter = counter(i64::try_from(node)?).to_string();
-            nodes.node(node).cli(&["SET", &fence, &counter])?;
+            nodes.node(node).cli(&["SET", &counter_key, &counter])?;
         }
         Ok(())
     });

@@ -116,8 +116,8 @@ async fn counter_lives_for_as_long_as_its_lock() {
     let held = acquire(&session, &name(LOCK)).await;
     until("every node has the lock", async || masters.nodes_with(&name(LOCK)).await.unwrap() == 3).await;
     for node in 0..3 {
-        let fence = format!("lockkit:{{{LOCK}}}:fence");
-        let lives = masters.with(move |all| all.node(node).lifetime(&fence)).await.unwrap();
+        let counter_key = format!("lockkit:{{{LOCK}}}:fence");
+        let lives = masters.with(move |all| all.node(node).lifetime(&counter_key)).await.unwrap();
         assert!(lives.is_some_and(|lives| lives > LONG / 2), "{lives:?}");
     }
     release(&session, &held).await;

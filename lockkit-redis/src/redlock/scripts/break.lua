@@ -11,7 +11,7 @@ if not is_marked then
   return -1
 end
 -- Needs no memory: at `maxmemory` a server refuses SET as the first write of a script, but not after another write.
-redis.call('PEXPIRE', fence, ARGV[3])
+redis.call('PEXPIRE', token_counter, ARGV[3])
 local is_ours = claim ~= '' and has(claim, lock)
 local had = is_ours
 if not had then

@@ -1,7 +1,7 @@
 -- The counter of a lock.
 --
 -- KEYS 2 the counter: "<number>", or "<number> <claim> <n>" once the nth proposal of that claim was stored here
-local fence = KEYS[2]
+local token_counter = KEYS[2]
 
 -- How long the floor is kept at most, in us: half of the shortest time that any counter is kept.
 local FLOOR_US_MAX = 500000
@@ -24,7 +24,7 @@ end
 
 -- Returns the counter, and the rest of its text.
 local function counter()
-  local text = redis.pcall('GET', fence)
+  local text = redis.pcall('GET', token_counter)
   local number = number_in(text)
   if number > 0 then
     return number, ''
@@ -37,7 +37,7 @@ end
 -- Sets the counter to a value that is not below the last one. It is kept for `keep` ms.
 local function raise(number, rest, keep)
   local text = digits(number)
-  redis.call('SET', fence, text .. rest, 'PX', keep)
+  redis.call('SET', token_counter, text .. rest, 'PX', keep)
   if number > highest then
     redis.call('HSET', node, 'highest', text)
   end

@@ -6,7 +6,7 @@
 -- Returns {claim, counter, metadata, 1 if the lock has metadata, PTTL of the lock in ms or -1}; '' for what is missing.
 -- Instead of a claim: the value of another program if that is a hexadecimal number, and '?' for any other one. Nothing
 -- from a node that has lost its data.
-local lock, fence, metadata_max = KEYS[1], KEYS[2], tonumber(ARGV[1])
+local lock, token_counter, metadata_max = KEYS[1], KEYS[2], tonumber(ARGV[1])
 if not has_marker() then
   return {}
 end
@@ -24,7 +24,7 @@ elseif type(text) == 'string' then
     value = string.match(string.sub(text, 1, 64), '^%x+$') or '?'
   end
 end
-local counter = redis.pcall('GET', fence)
+local counter = redis.pcall('GET', token_counter)
 counter = string.match(type(counter) == 'string' and counter or '', '^(%d+) %x+ %d+$') or counter
 local pttl = ARGV[2] == 'pttl' and redis.pcall('PTTL', lock)
 return { value, number_in(counter), metadata, is_described, type(pttl) == 'number' and pttl or -1 }

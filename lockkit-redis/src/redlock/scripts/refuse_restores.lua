@@ -5,7 +5,7 @@
 --      4 how long the counter outlives its last use, in ms
 if is_marked then
   -- Needs no memory: at `maxmemory` a server refuses SET as the first write of a script, but not after another write.
-  redis.call('PEXPIRE', fence, ARGV[4])
+  redis.call('PEXPIRE', token_counter, ARGV[4])
   raise(math.max(counter(), number_in(ARGV[3]) + 1), '', ARGV[4])
 end
 

@@ -152,8 +152,8 @@ impl Claimant {
 
     /// 1, 0 or -1; `None` from a node that has lost its data.
     pub fn renew(&self, node: &Redis) -> Result<Option<i64>> {
-        let (fence, ttl) = (self.side("fence"), self.ttl_ms.to_string());
-        let keys = ["EVAL", *RENEW, "3", &self.lock, &fence, NODE];
+        let (counter_key, ttl) = (self.side("fence"), self.ttl_ms.to_string());
+        let keys = ["EVAL", *RENEW, "3", &self.lock, &counter_key, NODE];
         let words = [&keys[..], &[&ttl, KEEP_MS, &self.claim, &self.marker]].concat();
         Ok(node.cli(&words)?.list().first().and_then(Reply::number))
     }

@@ -22,23 +22,23 @@ fn assert_lives(node: &Redis, key: &str, asked: &str) {
 #[test]
 fn keys_live_for_the_time_that_each_request_asks_for() {
     let (node, (one, other), ttl) = (shared(), two(), TTL.to_string());
-    let (lock, fence) = (&*one.lock, &*one.side("fence"));
+    let (lock, counter_key) = (&*one.lock, &*one.side("fence"));
     let assert_both_live = || {
         assert_lives(node, lock, &ttl);
-        assert_lives(node, fence, KEEP_MS);
+        assert_lives(node, counter_key, KEEP_MS);
     };
     let token = one.ask(node, 1_000).unwrap();
     assert_both_live();
     one.renew(node).unwrap();
     assert_both_live();
     one.write_back(node, token + 5).unwrap();
-    assert_lives(node, fence, KEEP_MS);
+    assert_lives(node, counter_key, KEEP_MS);
     one.proclaim(node, 2).unwrap();
-    assert_lives(node, fence, KEEP_MS);
+    assert_lives(node, counter_key, KEEP_MS);
     let left = node.cli(&["PTTL", lock]).unwrap().number().unwrap();
     assert!((1..=SHORTENED.parse().unwrap()).contains(&left), "only a heartbeat extends the lock: {left} ms");
     one.release_restored(node, token + 5).unwrap();
-    assert_lives(node, fence, KEEP_MS);
+    assert_lives(node, counter_key, KEEP_MS);
     // Its counter is above this proposal.
     let token = other.ask(node, 1).unwrap();
     assert_both_live();

@@ -184,10 +184,10 @@ fn lock_and_counter_expire_and_heartbeats_extend_them() {
     for key in [&one.lock, &one.side("fence")] {
         assert!(ttl(key) > 0, "{key} has no ttl");
     }
-    let fence = one.side("fence");
-    node.cli(&["PEXPIRE", &fence, "20000"]).unwrap();
+    let counter_key = one.side("fence");
+    node.cli(&["PEXPIRE", &counter_key, "20000"]).unwrap();
     one.renew(node).unwrap();
-    assert!(ttl(&fence) > 60_000);
+    assert!(ttl(&counter_key) > 60_000);
 }
 
 #[test]

@@ -88,10 +88,10 @@ async fn set_counters(masters: &Masters, numbers: std::ops::Range<usize>) -> Res
     const FAR: i64 = 4_000_000_000_000_000;
     let set = masters.with(move |nodes| {
         for node in numbers {
-            let fence = format!("lockkit:{{{}}}:fence", encoded(&name()));
-            let counter = nodes.node(node).cli(&["GET", &fence])?.number().unwrap_or(0);
+            let counter_key = format!("lockkit:{{{}}}:fence", encoded(&name()));
+            let counter = nodes.node(node).cli(&["GET", &counter_key])?.number().unwrap_or(0);
             let counter = counter.max(FAR) + i64::try_from(node)?;
-            nodes.node(node).cli(&["SET", &fence, &counter.to_string()])?;
+            nodes.node(node).cli(&["SET", &counter_key, &counter.to_string()])?;
         }
         Ok(())
     });
