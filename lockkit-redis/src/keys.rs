@@ -89,9 +89,9 @@ impl Layout {
             );
         }
         let prefix = same_slot_prefix(SIDE_KEY_PREFIX, &lock);
-        let [fence, queue, deadlines] =
+        let [token_counter, queue, lapses] =
             [":fence", ":queue", ":deadlines"].map(|what| [&*prefix, what].concat());
-        Ok(LockKeys([lock, fence, queue, deadlines]))
+        Ok(LockKeys([lock, token_counter, queue, lapses]))
     }
 }
 
@@ -169,7 +169,8 @@ impl LockKeys {
         &self.0[2]
     }
 
-    pub(crate) fn deadlines(&self) -> &str {
+    /// Returns the key that says when each waiter lapses.
+    pub(crate) fn lapses(&self) -> &str {
         &self.0[3]
     }
 
@@ -225,7 +226,7 @@ mod tests {
         let found = keys("app:", Names::Encoded, "orders/42").unwrap();
         assert_eq!(found.lock(), "app:orders%2F42");
         assert_eq!(found.token_counter(), "lockkit:{app:orders%2F42}:fence");
-        assert_eq!(found.deadlines(), "lockkit:{app:orders%2F42}:deadlines");
+        assert_eq!(found.lapses(), "lockkit:{app:orders%2F42}:deadlines");
         assert_eq!(found.record(), "lockkit:{app:orders%2F42}:record");
         assert_eq!(found.leader_channel(), "lockkit:leader:{app:orders%2F42}");
         let tagged = keys("", Names::Raw, "{user}:1").unwrap();

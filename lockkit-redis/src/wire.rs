@@ -165,7 +165,7 @@ pub(crate) struct ScriptParams {
     pub(crate) ttl_ms: u64,
     /// How long a token counter outlives its last use.
     pub(crate) counter_ttl_ms: u64,
-    /// How long queue and deadlines of a lock, and the metadata of a holder, outlive their last use.
+    /// How long queue and lapses of a lock, and the metadata of a holder, outlive their last use.
     pub(crate) linger_ms: u64,
 }
 

@@ -76,7 +76,7 @@ pub(crate) fn parse_inspection(answer: Value) -> Result<(Option<Shown>, Vec<Show
 
 /// Returns the call that finds out which locks a listing must show because somebody waits for them.
 pub(super) fn waited_for(locks: &[LockKeys], began_us: u64) -> Call {
-    let names = locks.iter().flat_map(|keys| [keys.lock(), keys.queue(), keys.deadlines()]);
+    let names = locks.iter().flat_map(|keys| [keys.lock(), keys.queue(), keys.lapses()]);
     Call::new(&WAITED_FOR, names.map(str::to_owned).collect(), vec![began_us.to_string()])
 }
 

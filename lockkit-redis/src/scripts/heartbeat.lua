@@ -1,12 +1,12 @@
--- The heartbeat of waiting claims: extends the deadline of each that is in its queue, and never adds one.
+-- The heartbeat of waiting claims: extends the wait of each that is in its queue, and never adds one.
 --
 -- KEYS 4n - 3 the nth claim's lock
 --      4n - 2 its token counter
 --      4n - 1 its queue
---      4n     the deadlines of its queue
+--      4n     when its waiters lapse
 -- ARGV 1 the ttl in ms
 --      2 the client
---      3 how long queue and deadlines outlive their last use, in ms
+--      3 how long queue and lapses outlive their last use, in ms
 --      3 + n the nth claim
 -- Returns for each claim {the PTTL of its lock in ms (-1 without a ttl, -2 when nobody holds it), the last
 -- token as `acquire` returns it}. The first is -3 when the claim does not wait there (any more): it was granted the
@@ -24,18 +24,18 @@ end
 
 local answers, prolonged = {}, {}
 for n = 1, #KEYS / 4 do
-  local lock, counter, queue, deadlines = KEYS[4 * n - 3], KEYS[4 * n - 2], KEYS[4 * n - 1], KEYS[4 * n]
+  local lock, counter, queue, lapses = KEYS[4 * n - 3], KEYS[4 * n - 2], KEYS[4 * n - 1], KEYS[4 * n]
   local claim = ARGV[3 + n]
   answers[n] = { -3, 0 }
-  if read('ZSCORE', queue, claim) and read('HEXISTS', deadlines, claim) == 1 then
+  if read('ZSCORE', queue, claim) and read('HEXISTS', lapses, claim) == 1 then
     if not prolonged[queue] then
       -- Before any HSET: a server at its memory limit (maxmemory) refuses HSET as the first write of a script, but not
       -- PEXPIRE. After the first write it refuses nothing.
       redis.call('PEXPIRE', queue, linger)
-      redis.call('PEXPIRE', deadlines, linger)
+      redis.call('PEXPIRE', lapses, linger)
       prolonged[queue] = true
     end
-    redis.call('HSET', deadlines, claim, entry)
+    redis.call('HSET', lapses, claim, entry)
     answers[n] = { redis.call('PTTL', lock), math.max(counted(counter), now) }
   end
 end

@@ -12,7 +12,7 @@ if left ~= tonumber(rest) then
   -- Waiters expect the end that their last check has found. The first one re-checks at once, and again when the lock
   -- expires; its heartbeat would find the new end later.
   local head = read('ZRANGE', queue, 0, 0)[1]
-  local client = head and string.match(read('HGET', deadlines, head) or '', ':(%x+)$')
+  local client = head and string.match(read('HGET', lapses, head) or '', ':(%x+)$')
   redis.call('PEXPIRE', lock, rest)
   if client then
     redis.pcall('PUBLISH', channel .. client, head)

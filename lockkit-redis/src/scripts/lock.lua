@@ -3,18 +3,18 @@
 -- KEYS 1 the lock, and
 --      2 the token counter, see counter.lua
 --      3 the queue: claims in order of arrival (sorted set)
---      4 the deadlines: "<server time in us>:<ttl in ms>:<client>" of every claim in the queue, and its metadata in the
---        field "@<claim>" (hash)
+--      4 the lapses (hash): for every claim in the queue "<server time in us when it lapses>:<ttl in ms>:<client>", and
+--        its metadata in the field "@<claim>"
 -- ARGV 1 the claim
---      2 how long queue and deadlines outlive their last use, in ms: longer than the pause between re-checks. The
+--      2 how long queue and lapses outlive their last use, in ms: longer than the pause between re-checks. The
 --        counter, too, as long as it has the metadata of a holder
-local lock, counter, queue, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lock, counter, queue, lapses = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local claim, linger = ARGV[1], ARGV[2]
 
 -- The beginning of the channel of a client.
 local channel = 'lockkit:client:'
 
--- Returns the answer to a reading command. If another program has replaced the queue or its deadlines, a script must
+-- Returns the answer to a reading command. If another program has replaced the queue or its lapses, a script must
 -- fail before its first write, never half-way: so it reads each of them before it writes.
 local function read(command, key, ...)
   local answer = read_if_typed(command, key, ...)
@@ -40,7 +40,7 @@ end
 -- Removes a claim from the queue.
 local function leave_queue(of)
   redis.call('ZREM', queue, of)
-  redis.call('HDEL', deadlines, of, '@' .. of)
+  redis.call('HDEL', lapses, of, '@' .. of)
 end
 
 -- The most lapsed waiters that one script drops: while a script runs, the server serves no other client.
@@ -54,9 +54,9 @@ local function handoff()
     if not head then
       return nil, false
     end
-    local entry = read('HMGET', deadlines, head, '@' .. head)
-    local deadline, px, client = string.match(entry[1] or '', '^(%d+):(%d+):(%x+)$')
-    local is_live = deadline and tonumber(deadline) > now()
+    local entry = read('HMGET', lapses, head, '@' .. head)
+    local lapses_at, px, client = string.match(entry[1] or '', '^(%d+):(%d+):(%x+)$')
+    local is_live = lapses_at and tonumber(lapses_at) > now()
     leave_queue(head)
     if is_live then
       local token = grant(head, px, client, entry[2] or '')

@@ -8,7 +8,7 @@
 local state = is_mine and 'mine' or lock_state()
 if state ~= 'mine' then
   read('ZSCORE', queue, claim)
-  read('HEXISTS', deadlines, claim)
+  read('HEXISTS', lapses, claim)
   leave_queue(claim)
 end
 local head, more

@@ -18,13 +18,13 @@ local function serve()
   return more and 'unserved' or 'free'
 end
 
--- Returns whether the claim waits: it has an entry in the queue, and a deadline. An operator may have removed either;
+-- Returns whether the claim waits: it is in the queue, and has an entry in `lapses`. An operator may have removed either;
 -- the claim's withdrawal removes the rest.
 local function queued()
-  return read('HEXISTS', deadlines, claim) == 1 and read('ZSCORE', queue, claim)
+  return read('HEXISTS', lapses, claim) == 1 and read('ZSCORE', queue, claim)
 end
 
--- Extends the wait of the claim: its deadline is one ttl from now. `state` is the answer of `serve`; metadata, if any,
+-- Extends the wait of the claim: it lapses one ttl from now. `state` is the answer of `serve`; metadata, if any,
 -- are stored with it.
 --
 -- The last part of the answer is not below any token so far, and below every later one: of this server by the counter,
@@ -34,8 +34,8 @@ end
 -- first write it refuses nothing. So PEXPIRE comes first, and waiters keep their entries.
 local function extend_wait(state, ...)
   redis.call('PEXPIRE', queue, linger)
-  redis.call('HSET', deadlines, claim, digits(now() + ttl * 1000) .. ':' .. ttl .. ':' .. client, ...)
-  redis.call('PEXPIRE', deadlines, linger)
+  redis.call('HSET', lapses, claim, digits(now() + ttl * 1000) .. ':' .. ttl .. ':' .. client, ...)
+  redis.call('PEXPIRE', lapses, linger)
   local last = math.max(counted(counter), now())
   return { state == 'unserved' and state or 'queued', redis.call('PTTL', lock), last }
 end

@@ -3,7 +3,7 @@
 --
 -- KEYS 3n - 2 the nth lock
 --      3n - 1 its queue
---      3n     the deadlines of its queue
+--      3n     when its waiters lapse
 -- ARGV 1 when the listing began, by the server's clock in us
 -- Returns 1 or 0 for each lock.
 local began = tonumber(ARGV[1])
@@ -14,11 +14,11 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local LOOKED_AT_MAX = 100
 
 -- Returns whether a live claim is in the queue, or may be.
-local function is_waited_for(queue, deadlines)
+local function is_waited_for(queue, lapses)
   local waiters = read('ZREVRANGE', queue, 0, LOOKED_AT_MAX - 1) or {}
   for _, waiter in ipairs(waiters) do
-    local deadline = string.match(read('HGET', deadlines, waiter) or '', '^(%d+):')
-    if deadline and tonumber(deadline) > now then
+    local lapses_at = string.match(read('HGET', lapses, waiter) or '', '^(%d+):')
+    if lapses_at and tonumber(lapses_at) > now then
       return true
     end
   end

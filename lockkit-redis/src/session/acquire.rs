@@ -59,7 +59,7 @@ use crate::{
 const POLL_PAUSE: Duration = Duration::from_millis(100);
 
 /// Share of a ttl, up to [`RECHECK_PAUSE_MAX`], after which a waiter re-checks unless a heartbeat has extended its
-/// wait. Its deadline at the server is a whole ttl away, and heartbeats come three times per ttl.
+/// wait. It lapses at the server a whole ttl later, and heartbeats come three times per ttl.
 const RECHECK_AFTER: f64 = 0.5;
 
 /// Varies the re-check by this share of itself: waiters that were extended together do not re-check together.

@@ -5,7 +5,7 @@
 //! * Fewer replicas than required acknowledge a renewal: the hold is kept, but only until its deadline.
 //! * The main connection leads to a demoted master while replicas acknowledge renewals over another one: it is asked for
 //!   the role.
-//! * The session has waiting claims: requests of their own extend their deadlines. A claim that no longer waits at the
+//! * The session has waiting claims: requests of their own extend their waits. A claim that no longer waits at the
 //!   server is woken and re-checks. When nobody holds the lock, one of its waiters re-checks. When this heartbeat is
 //!   not answered, each waiter re-checks in time ([`acquire`](super::acquire)).
 

@@ -36,7 +36,7 @@ pub(crate) struct Sending {
     pub(crate) gaps: u64,
 }
 
-/// The extension of a wait: the server has moved the deadline of a waiting claim.
+/// The extension of a wait: the waiting claim lapses at the server later than before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitExtension {
     /// The sending of the request.

@@ -166,15 +166,15 @@ impl<S: Servers> RunningStore<S> {
 
     async fn write_junk(&self, name: &LockName) -> Result<()> {
         const JUNK: &[u8] = &[0xff; 100_000];
-        let (counter, deadlines) = (side(name, "fence"), side(name, "deadlines"));
+        let (counter, lapses) = (side(name, "fence"), side(name, "deadlines"));
         self.servers
             .with(move |servers| {
                 let node = servers.node_of(&counter)?;
                 // The metadata of the holder end the counter's value.
                 node.command(&[b"APPEND", counter.as_bytes(), JUNK])?;
-                for field in node.cli(&["HKEYS", &deadlines])?.list() {
+                for field in node.cli(&["HKEYS", &lapses])?.list() {
                     if field.text().starts_with('@') {
-                        node.command(&[b"HSET", deadlines.as_bytes(), field.text().as_bytes(), JUNK])?;
+                        node.command(&[b"HSET", lapses.as_bytes(), field.text().as_bytes(), JUNK])?;
                     }
                 }
                 Ok(())

@@ -161,10 +161,10 @@ async fn junk_in_side_keys_does_not_panic() {
     let (session, name) = (session(redis, LONG).await, fresh_name());
     let held = acquire(&session, &name).await;
     let waiter = enqueued(&session, &name).await;
-    let (counter, deadlines) = (side(&name, "fence"), side(&name, "deadlines"));
+    let (counter, lapses) = (side(&name, "fence"), side(&name, "deadlines"));
     let (field, junk) = (format!("@{}", waiter.claim.id()), [0xff; 100_000]);
     redis.command(&[b"APPEND", counter.as_bytes(), &junk]).unwrap();
-    redis.command(&[b"HSET", deadlines.as_bytes(), field.as_bytes(), &junk]).unwrap();
+    redis.command(&[b"HSET", lapses.as_bytes(), field.as_bytes(), &junk]).unwrap();
     let found = backend(&redis.url()).inspect(&name).await.unwrap();
     assert_eq!((found.holder.unwrap().metadata, found.waiters[0].metadata.clone()), (None, None));
     release(&session, &held).await;
@@ -221,7 +221,7 @@ async fn waiter_of_a_replaced_queue_fails_by_the_next_heartbeat() {
 async fn effects_of_a_denied_script_are_withdrawn() {
     let (redis, name) = (Redis::start().unwrap(), fresh_name());
     let held = acquire(&session(&redis, LONG).await, &name).await;
-    // The entry in the queue is written before its deadline.
+    // The entry in the queue is written before the one in `lapses`.
     redis.cli(&["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-hset"]).unwrap();
     let denied = session_at(&format!("redis://app:secret@{}", redis.endpoint()), LONG).await;
     let error = crate::common::start(&denied, &name).ends().await.unwrap_err();
@@ -248,7 +248,7 @@ async fn refused_withdrawal_is_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiter_with_a_garbled_deadline_is_dropped() {
+async fn waiter_with_a_garbled_entry_is_dropped() {
     let (redis, name) = (shared(), fresh_name());
     let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
     let held = acquire(&one, &name).await;

@@ -105,7 +105,7 @@ async fn heartbeat_makes_up_for_a_lost_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiter_without_entry_and_deadline_gets_entry_gone() {
+async fn waiter_without_any_entry_gets_entry_gone() {
     let (redis, name) = (shared(), fresh_name());
     let (one, other) = (session(redis, LONG).await, session(redis, LONG).await);
     let held = acquire(&one, &name).await;
@@ -266,7 +266,7 @@ async fn inspect_does_not_read_metadata_that_are_too_long() {
     acquire(&session, &name).await;
     let waiter = enqueued(&session, &name).await;
     let inspecting = backend(&redis.url());
-    // Whether metadata are shown, and how many fields were read: one is the deadline.
+    // Whether metadata are shown, and how many fields were read: one says when it lapses.
     let shown = async || {
         let before = redis.calls("hget").unwrap();
         let found = inspecting.admin().unwrap().inspect(&name).await.unwrap();
@@ -285,9 +285,9 @@ async fn inspect_shows_no_more_waiters_than_its_bound() {
     let revive = "for _, claim in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
         redis.call('HSET', KEYS[2], claim, ARGV[1])
     end";
-    let [queue, deadlines] = ["queue", "deadlines"].map(|what| side(&name, what));
+    let [queue, lapses] = ["queue", "deadlines"].map(|what| side(&name, what));
     let entry = format!("{}:60000:c0ffee", 1_u64 << 52);
-    redis.cli(&["EVAL", revive, "2", &queue, &deadlines, &entry]).unwrap();
+    redis.cli(&["EVAL", revive, "2", &queue, &lapses, &entry]).unwrap();
     let inspecting = backend(&redis.url());
     let found = inspecting.admin().unwrap().inspect(&name).await.unwrap();
     assert_eq!(found.waiters.len(), INSPECTED_WAITERS_MAX);

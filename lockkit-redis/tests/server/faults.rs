@@ -186,7 +186,7 @@ async fn unconfirmed_release_is_forgotten_when_the_lock_must_have_expired() {
     assert!(begun.elapsed() > TTL, "the server may restart and still have the lock");
 }
 
-/// The claim may still be granted the lock by the server, until its deadline.
+/// The claim may still be granted the lock by the server, until it lapses.
 #[tokio::test(flavor = "multi_thread")]
 async fn close_reports_a_withdrawal_that_is_not_answered() {
     let mut redis = Redis::start().unwrap();
@@ -363,7 +363,7 @@ async fn a_clock_that_is_set_forward_ends_holds_early_and_fences_them() {
     let held = acquire(&one, &name).await;
     let waiter = enqueued(&other, &name).await;
     clock.step_forward(2 * LONG).unwrap();
-    // Its deadline has passed, too: it claims again, as its keeper would.
+    // It has lapsed, too: it claims again, as its keeper would.
     other.renew(&[]).await;
     let next = match waiter.ends().await {
         Ok(Acquired::Granted(grant)) => grant,

@@ -71,13 +71,13 @@ fn every_grant_has_the_ttl_of_its_claim() {
     assert_lives(redis, lock, TTL);
 }
 
-/// What the deadline of a waiter is away from the server's clock, in ms.
-fn deadline_of(redis: &Redis, waiter: &Claimant<'_>) -> i64 {
+/// Returns when a waiter lapses, in ms from now by the server's clock.
+fn lapses_in(redis: &Redis, waiter: &Claimant<'_>) -> i64 {
     const LEFT: &str = "local time = redis.call('TIME')
-        local deadline = string.match(redis.call('HGET', KEYS[1], ARGV[1]), '^%d+')
-        return (tonumber(deadline) - time[1] * 1000000 - time[2]) / 1000";
-    let deadlines = side(waiter.name, "deadlines");
-    redis.cli(&["EVAL", LEFT, "1", &deadlines, &waiter.claim]).unwrap().number().unwrap()
+        local lapses_at = string.match(redis.call('HGET', KEYS[1], ARGV[1]), '^%d+')
+        return (tonumber(lapses_at) - time[1] * 1000000 - time[2]) / 1000";
+    let lapses = side(waiter.name, "deadlines");
+    redis.cli(&["EVAL", LEFT, "1", &lapses, &waiter.claim]).unwrap().number().unwrap()
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn wait_lasts_for_one_ttl_after_every_request() {
     ];
     for (request, send) in requests {
         send();
-        assert_is(request, deadline_of(redis, &waiter), TTL);
+        assert_is(request, lapses_in(redis, &waiter), TTL);
         for what in ["queue", "deadlines"] {
             assert_lives(redis, &side(&name, what), LINGER);
         }

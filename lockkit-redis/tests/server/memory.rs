@@ -18,21 +18,21 @@ fn limit_memory(redis: &Redis, is_reached: bool) {
     assert_eq!(redis.cli(&["SET", "any", "value"]).is_err(), is_reached);
 }
 
-/// Makes every deadline lapse, as if time had passed, unless it is extended.
-fn age(redis: &Redis, deadlines: &str) {
+/// Makes every waiter lapse, as if time had passed, unless its wait is extended.
+fn age(redis: &Redis, lapses: &str) {
     limit_memory(redis, false);
-    let fields = redis.cli(&["HKEYS", deadlines]).unwrap();
+    let fields = redis.cli(&["HKEYS", lapses]).unwrap();
     // The others are metadata.
     for claim in fields.list().iter().filter(|field| !field.text().starts_with('@')) {
-        let entry = redis.cli(&["HGET", deadlines, claim.text()]).unwrap();
+        let entry = redis.cli(&["HGET", lapses, claim.text()]).unwrap();
         let (_, rest) = entry.text().split_once(':').unwrap();
-        redis.cli(&["HSET", deadlines, claim.text(), &format!("1:{rest}")]).unwrap();
+        redis.cli(&["HSET", lapses, claim.text(), &format!("1:{rest}")]).unwrap();
     }
     limit_memory(redis, true);
 }
 
-fn lapsed(redis: &Redis, deadlines: &str) -> usize {
-    let entries = redis.cli(&["HVALS", deadlines]).unwrap();
+fn lapsed(redis: &Redis, lapses: &str) -> usize {
+    let entries = redis.cli(&["HVALS", lapses]).unwrap();
     entries.list().iter().filter(|entry| entry.text().starts_with("1:")).count()
 }
 
@@ -42,22 +42,22 @@ async fn full_server_keeps_holder_and_waiters() {
     let (one, other): (Arc<dyn Session>, Arc<dyn Session>) =
         (session(&redis, LONG).await, session(&redis, LONG).await);
     let name = fresh_name();
-    let deadlines = side(&name, "deadlines");
+    let lapses = side(&name, "deadlines");
     let held = acquire(&one, &name).await;
     let (second, third) = (enqueued(&other, &name).await, enqueued(&other, &name).await);
-    age(&redis, &deadlines);
-    assert_eq!(lapsed(&redis, &deadlines), 2);
+    age(&redis, &lapses);
+    assert_eq!(lapsed(&redis, &lapses), 2);
     // A full server still serves heartbeats of holders and of waiters.
     assert!(matches!(
         only_renewal(bounded(one.renew(std::slice::from_ref(&held))).await),
         Renewal::Renewed { .. }
     ));
     bounded(other.renew(&[])).await;
-    assert_eq!(lapsed(&redis, &deadlines), 0, "a heartbeat was refused");
+    assert_eq!(lapsed(&redis, &lapses), 0, "a heartbeat was refused");
     // It also serves re-checks; here the cut connection causes one.
-    age(&redis, &deadlines);
+    age(&redis, &lapses);
     redis.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]).unwrap();
-    until("both have re-checked", async || lapsed(&redis, &deadlines) == 0).await;
+    until("both have re-checked", async || lapsed(&redis, &lapses) == 0).await;
     // A release grants the lock to the next waiter, in order.
     release(&one, &held).await;
     let next = second.granted().await;

@@ -136,9 +136,9 @@ pub(crate) fn add_lapsed_waiters(redis: &Redis, name: &LockName, count: usize) {
         redis.call('HSET', KEYS[2], claim, '1:1000:c0ffee', '@' .. claim, '{}')
     end";
     let keys = ["queue", "deadlines"].map(|what| side(name, what));
-    let [queue, deadlines] = keys.each_ref().map(String::as_str);
+    let [queue, lapses] = keys.each_ref().map(String::as_str);
     for first in (1..=count).step_by(PER_SCRIPT) {
         let (first, last) = (first.to_string(), count.min(first + PER_SCRIPT - 1).to_string());
-        redis.cli(&["EVAL", SEED, "2", queue, deadlines, &first, &last]).unwrap();
+        redis.cli(&["EVAL", SEED, "2", queue, lapses, &first, &last]).unwrap();
     }
 }

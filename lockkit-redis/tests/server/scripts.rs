@@ -125,7 +125,7 @@ fn dead_waiters_are_skipped_and_leave_nothing() {
         assert_eq!(claimant.acquire().0, "queued");
     }
     living.acquire();
-    // Their deadlines are on the server's clock, which is that of this machine.
+    // They lapse by the server's clock, which is that of this machine.
     std::thread::sleep(std::time::Duration::from_millis(5));
     holder.release();
     assert_eq!(living.confirm().0, "granted");
@@ -249,31 +249,31 @@ fn renewal_needs_claim_and_token_and_restores_nothing() {
 }
 
 #[test]
-fn heartbeat_of_waiters_extends_deadlines_and_adds_none() {
+fn heartbeat_of_waiters_extends_waits_and_adds_none() {
     let (redis, name) = (shared(), fresh_name());
     let (holder, waiter, stranger) =
         (Claimant::new(redis, &name), Claimant::new(redis, &name), Claimant::new(redis, &name));
     holder.acquire();
     waiter.acquire();
-    let (queue, deadlines) = (side(&name, "queue"), side(&name, "deadlines"));
-    redis.cli(&["HSET", &deadlines, &waiter.claim, "1:60000:c0ffee"]).unwrap();
+    let (queue, lapses) = (side(&name, "queue"), side(&name, "deadlines"));
+    redis.cli(&["HSET", &lapses, &waiter.claim, "1:60000:c0ffee"]).unwrap();
     let heartbeat = || heartbeat(redis, &[(&name, &waiter.claim), (&name, &stranger.claim)]);
     let [pttl, -3] = heartbeat()[..] else { panic!("the stranger waits") };
     assert!((1..=60_000).contains(&pttl), "{pttl}");
-    let moved = redis.cli(&["HGET", &deadlines, &waiter.claim]).unwrap();
+    let moved = redis.cli(&["HGET", &lapses, &waiter.claim]).unwrap();
     assert!(!moved.text().starts_with("1:"), "{moved:?}");
-    assert_eq!(redis.cli(&["HLEN", &deadlines]).unwrap().number(), Some(2), "an entry and its metadata");
-    // Deadlines are extended while anybody waits, so the keys must live as long.
-    for key in [&queue, &deadlines] {
+    assert_eq!(redis.cli(&["HLEN", &lapses]).unwrap().number(), Some(2), "an entry and its metadata");
+    // Waits are extended while anybody waits, so the keys must live as long.
+    for key in [&queue, &lapses] {
         redis.cli(&["PEXPIRE", key, "20000"]).unwrap();
         heartbeat();
         assert!(redis.cli(&["PTTL", key]).unwrap().number() > Some(100_000), "{key} ends");
     }
-    // An entry without a deadline counts as dead, and a heartbeat does not revive it.
-    redis.cli(&["HDEL", &deadlines, &waiter.claim]).unwrap();
+    // A waiter without an entry in `lapses` counts as lapsed, and a heartbeat does not revive it.
+    redis.cli(&["HDEL", &lapses, &waiter.claim]).unwrap();
     assert_eq!(heartbeat(), [-3, -3]);
-    assert_eq!(redis.cli(&["HKEYS", &deadlines]).unwrap().list()[0].text(), format!("@{}", waiter.claim));
-    redis.cli(&["HSET", &deadlines, &waiter.claim, "1:60000:c0ffee"]).unwrap();
+    assert_eq!(redis.cli(&["HKEYS", &lapses]).unwrap().list()[0].text(), format!("@{}", waiter.claim));
+    redis.cli(&["HSET", &lapses, &waiter.claim, "1:60000:c0ffee"]).unwrap();
     redis.cli(&["PERSIST", name.as_str()]).unwrap();
     assert_eq!(heartbeat(), [-1, -3], "another program's lock without a ttl");
     // Nobody holds it: the waiter re-checks.
@@ -307,8 +307,8 @@ fn replaced_queue_stops_every_script_before_its_first_write() {
                     (*CONFIRM, &["c0ffee"]),
                     (*RELEASE, &[]),
                 ] {
-                    // The holder needs no queue before the handoff, nor does a try of a held lock. Who has no deadline
-                    // does not wait, whatever the queue is.
+                    // The holder needs no queue before the handoff, nor does a try of a held lock. Without an entry in
+                    // `lapses` a claim does not wait, whatever the queue is.
                     let allowed = match script {
                         _ if !is_held || script == *RELEASE => "",
                         _ if std::ptr::eq(claimant, &holder) => "granted",
@@ -377,7 +377,7 @@ fn metadata_are_those_of_the_last_grant_and_expire() {
     assert!((1..=100_000).contains(&left.unwrap()), "{left:?}");
 }
 
-/// Clients of an earlier version know neither metadata behind the counter nor those in the deadlines.
+/// Clients of an earlier version know neither metadata behind the counter nor those in `lapses`.
 #[test]
 fn grants_of_an_earlier_version_and_of_this_one_have_rising_tokens() {
     let (redis, name) = (shared(), fresh_name());
