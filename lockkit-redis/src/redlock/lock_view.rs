@@ -1,11 +1,10 @@
 //! Looking at a lock at all nodes.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use super::{
     node_call::NodeCall,
-    nodes::Nodes,
-    round::ReplySender,
+    nodes::{NodeFault, Nodes},
     wire::{LockState, lock_state},
 };
 use crate::error::RequestError;
@@ -14,8 +13,7 @@ use crate::error::RequestError;
 #[derive(Debug, Default)]
 pub(super) struct LockView {
     pub(super) seen: Vec<LockState>,
-    /// `None` for a node that has lost its data.
-    faults: Vec<(usize, Option<RequestError>)>,
+    faults: Vec<NodeFault>,
 }
 
 impl LockView {
@@ -25,12 +23,7 @@ impl LockView {
         inspect: NodeCall,
         is_enough: impl Fn(&[LockState]) -> bool,
     ) -> Self {
-        let (call, limit) = (Arc::new(inspect), nodes.limit);
-        let mut round =
-            nodes.at_all(|_, node, reply: ReplySender<Result<Option<LockState>, RequestError>>| {
-                let call = Arc::clone(&call);
-                async move { reply.send(node.run(limit, &call).await.and_then(lock_state)) }
-            });
+        let mut round = nodes.ask(inspect, |_, answer| lock_state(answer));
         let mut view = Self::default();
         while let Some((number, answer)) = round.next(is_enough(&view.seen)).await {
             match answer {
@@ -44,7 +37,7 @@ impl LockView {
 
     /// The error if these answers do not suffice.
     pub(super) fn no_majority(&self, nodes: &Nodes) -> RequestError {
-        nodes.no_majority(self.faults.iter().map(|(number, fault)| (*number, fault.as_ref())))
+        nodes.no_majority(&self.faults)
     }
 }
 

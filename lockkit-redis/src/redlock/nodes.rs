@@ -3,11 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use lockkit_core::ErrorKind;
+use redis::Value;
 
 use super::{
     hints::Hints,
     membership::Members,
     node::{Node, name_of},
+    node_call::NodeCall,
     round::{ReplySender, Round},
 };
 use crate::{
@@ -19,6 +21,9 @@ use crate::{
 pub(super) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
+
+/// The number of a node that did not take part, and why; `None` if it has lost its data.
+pub(super) type NodeFault = (usize, Option<RequestError>);
 
 /// The nodes of a session. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -85,6 +90,41 @@ impl Nodes {
         self.at(0..self.count(), work)
     }
 
+    /// Sends a request to every node. `parse` gets the number of a node and its answer, even if the round was dropped
+    /// before that came.
+    pub(super) fn ask<T, P>(
+        &self,
+        call: NodeCall,
+        parse: P,
+    ) -> Round<Result<T, RequestError>, impl Future<Output = ()> + Send + use<T, P>>
+    where
+        T: Send + 'static,
+        P: Fn(usize, Value) -> Result<T, RequestError> + Send + Sync + 'static,
+    {
+        self.ask_some((0..self.count()).collect(), call, parse)
+    }
+
+    /// As [`ask`](Self::ask), but only these nodes.
+    pub(super) fn ask_some<T, P>(
+        &self,
+        numbers: Vec<usize>,
+        call: NodeCall,
+        parse: P,
+    ) -> Round<Result<T, RequestError>, impl Future<Output = ()> + Send + use<T, P>>
+    where
+        T: Send + 'static,
+        P: Fn(usize, Value) -> Result<T, RequestError> + Send + Sync + 'static,
+    {
+        let (limit, shared) = (self.limit, Arc::new((call, parse)));
+        self.at(numbers, move |number, node, reply| {
+            let shared = Arc::clone(&shared);
+            async move {
+                let (call, parse) = &*shared;
+                reply.send(node.run(limit, call).await.and_then(|answer| parse(number, answer)));
+            }
+        })
+    }
+
     /// Subscribes to the channels of a lock at every node if a claim waits for it; otherwise unsubscribes. Called when
     /// its first waiter has come or its last one has left.
     pub(super) async fn follow_waiters(&self, lock: &str) {
@@ -123,36 +163,26 @@ impl Nodes {
     }
 
     /// The error without a majority: names each node that did not take part.
-    pub(super) fn no_majority<'a>(
-        &self,
-        faults: impl Iterator<Item = (usize, Option<&'a RequestError>)>,
-    ) -> RequestError {
+    pub(super) fn no_majority(&self, faults: &[NodeFault]) -> RequestError {
         self.summary("no majority of the nodes", self.majority(), faults)
     }
 
     /// The error if not all nodes took part.
-    pub(super) fn not_all<'a>(
-        &self,
-        faults: impl Iterator<Item = (usize, &'a RequestError)>,
-    ) -> RequestError {
-        let faults = faults.map(|(number, fault)| (number, Some(fault)));
+    pub(super) fn not_all(&self, faults: &[NodeFault]) -> RequestError {
         self.summary("every node is needed", self.count(), faults)
     }
 
     /// Names each node that did not take part. The error is transient, unless too few nodes are left that did not
     /// refuse for good.
-    fn summary<'a>(
-        &self,
-        what: &str,
-        needed: usize,
-        faults: impl Iterator<Item = (usize, Option<&'a RequestError>)>,
-    ) -> RequestError {
+    fn summary(&self, what: &str, needed: usize, faults: &[NodeFault]) -> RequestError {
         let mut refusals: Vec<&RequestError> = Vec::new();
         let parts: Vec<String> = faults
+            .iter()
             .map(|(number, fault)| {
-                refusals.extend(fault.filter(|fault| !fault.is_transient()));
-                let name = self.name(number);
-                let why = fault.map_or("has lost its data, and does not count yet", RequestError::message);
+                refusals.extend(fault.as_ref().filter(|fault| !fault.is_transient()));
+                let name = self.name(*number);
+                let why =
+                    fault.as_ref().map_or("has lost its data, and does not count yet", RequestError::message);
                 // Faults of connecting name the server already.
                 if why.starts_with(name) { why.to_owned() } else { format!("{name}: {why}") }
             })
@@ -199,14 +229,16 @@ mod tests {
             ([None, Some(&refused), Some(&silent)], ErrorKind::Unavailable),
             ([Some(&silent), Some(&refused), Some(&refused)], ErrorKind::Denied),
         ] {
-            let fault = nodes.no_majority(faults.into_iter().enumerate());
+            let faults: Vec<NodeFault> =
+                faults.map(Option::<&RequestError>::cloned).into_iter().enumerate().collect();
+            let fault = nodes.no_majority(&faults);
             assert_eq!(
                 (fault.kind(), fault.is_transient()),
                 (kind, kind == ErrorKind::Unavailable),
                 "{fault:?}"
             );
         }
-        assert_eq!(nodes.not_all([(1, &refused)].into_iter()).kind(), ErrorKind::Denied);
+        assert_eq!(nodes.not_all(&[(1, Some(refused))]).kind(), ErrorKind::Denied);
     }
 
     /// The session would rely on its polls for as long as a claim waits.

@@ -82,7 +82,7 @@ async fn candidates(nodes: &Nodes, wanted: &WantedPage) -> Result<(Vec<LockName>
         }
     }
     if answered < nodes.majority() {
-        return Err(nodes.no_majority(faults.iter().map(|(node, fault)| (*node, fault.as_ref()))));
+        return Err(nodes.no_majority(&faults));
     }
     is_last &= all.len() <= wanted.limit;
     Ok((all.into_iter().take(wanted.limit).collect(), is_last))

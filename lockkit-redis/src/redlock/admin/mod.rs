@@ -12,7 +12,7 @@
 
 mod listing;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::{
@@ -25,7 +25,6 @@ use super::{
     lock_view::{LockView, majority_value, votes},
     membership::{join, look_at_majority},
     nodes::Nodes,
-    round::ReplySender,
     wire::{LockState, break_hold, inspect_with_remaining, was_broken},
 };
 use crate::{error::RequestError, keys::LockKeys};
@@ -90,12 +89,8 @@ impl RedlockBackend {
         let value = if value == OF_ANOTHER_PROGRAM { "".into() } else { String::from_utf8_lossy(value) };
         let above = highest_counter(&seen);
         let keep_ms = u64::try_from(self.config.counter_ttl().as_millis()).unwrap_or(u64::MAX);
-        let request = Arc::new(break_hold(keys, &value, above, keep_ms));
-        let limit = nodes.limit;
-        let mut round = nodes.at_all(|_, node, reply: ReplySender<Result<Option<bool>, RequestError>>| {
-            let request = Arc::clone(&request);
-            async move { reply.send(node.run(limit, &request).await.and_then(was_broken)) }
-        });
+        let request = break_hold(keys, &value, above, keep_ms);
+        let mut round = nodes.ask(request, |_, answer| was_broken(answer));
         let (mut ended, mut was_held, mut faults) = (0, false, Vec::new());
         while let Some((node, answer)) = round.next(ended >= nodes.majority()).await {
             match answer {
@@ -108,7 +103,7 @@ impl RedlockBackend {
             }
         }
         if ended < nodes.majority() {
-            return Err(nodes.no_majority(faults.iter().map(|(node, fault)| (*node, fault.as_ref()))));
+            return Err(nodes.no_majority(&faults));
         }
         Ok(was_held)
     }

@@ -1,6 +1,6 @@
 //! Connecting: whether the nodes of a URL are one set, or why nothing can be locked there.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use lockkit_core::ErrorKind;
 
@@ -9,7 +9,6 @@ use crate::{
     error::{Effect, RequestError},
     redlock::{
         nodes::Nodes,
-        round::ReplySender,
         wire::{NodeState, look, node_state},
     },
 };
@@ -37,11 +36,7 @@ pub(crate) async fn look_at_all(nodes: &Nodes) -> Vec<Observation> {
 
 /// Reads the nodes' states, until a majority of them is good.
 async fn look_until(nodes: &Nodes, is_good: impl Fn(&Observation) -> bool) -> Vec<Observation> {
-    let (request, limit) = (Arc::new(look()), nodes.limit);
-    let mut round = nodes.at_all(|_, node, reply: ReplySender<Result<NodeState, RequestError>>| {
-        let request = Arc::clone(&request);
-        async move { reply.send(node.run(limit, &request).await.and_then(node_state)) }
-    });
+    let mut round = nodes.ask(look(), |_, answer| node_state(answer));
     let mut observations = Vec::new();
     loop {
         let good = observations.iter().filter(|observation| is_good(observation)).count();
@@ -102,10 +97,11 @@ fn no_majority(nodes: &Nodes, observations: &[Observation]) -> RequestError {
             nodes.count()
         ));
     }
-    nodes.no_majority(observations.iter().filter_map(|(address, answer)| match answer {
-        Err(fault) => Some((*address, Some(fault))),
+    let faults = observations.iter().filter_map(|(address, answer)| match answer {
+        Err(fault) => Some((*address, Some(fault.clone()))),
         Ok(found) => (Marker::parse(&found.marker) == Marker::Missing).then_some((*address, None)),
-    }))
+    });
+    nodes.no_majority(&faults.collect::<Vec<_>>())
 }
 
 /// Checks that these nodes can be one set, and that the URL names each of them once.

@@ -219,10 +219,12 @@ fn require_all<T>(
     mut answers: Vec<(usize, Result<T, RequestError>)>,
 ) -> Result<Vec<T>, RequestError> {
     answers.sort_by_key(|(address, _)| *address);
-    let faults: Vec<_> =
-        answers.iter().filter_map(|(address, answer)| Some((*address, answer.as_ref().err()?))).collect();
-    if !faults.is_empty() {
-        return Err(nodes.not_all(faults.into_iter()));
+    let (mut replies, mut faults) = (Vec::new(), Vec::new());
+    for (address, answer) in answers {
+        match answer {
+            Ok(reply) => replies.push(reply),
+            Err(fault) => faults.push((address, Some(fault))),
+        }
     }
-    Ok(answers.into_iter().filter_map(|(_, answer)| answer.ok()).collect())
+    if faults.is_empty() { Ok(replies) } else { Err(nodes.not_all(&faults)) }
 }

@@ -85,7 +85,7 @@ impl SessionContext {
             }
             Ok(_) => AttemptOutcome::Failed(self.nodes.too_slow()),
             Err(votes) if votes.is_contended() => AttemptOutcome::Contended,
-            Err(votes) => AttemptOutcome::Failed(self.nodes.no_majority(votes.faults())),
+            Err(votes) => AttemptOutcome::Failed(self.nodes.no_majority(&votes.faults())),
         };
         let removal = Removal::begin(&self.nodes, attempt.clean_up(), &sent, RetryPolicy::Bounded, self.ttl);
         match (failed, removal.confirmed().await) {
@@ -129,12 +129,9 @@ impl SessionContext {
         asked: &Votes,
         token: FencingToken,
     ) -> Result<FencingToken, Votes> {
-        let (call, limit) = (Arc::new(self.requests.write_back(attempt, token)), self.nodes.limit);
+        let call = self.requests.write_back(attempt, token);
         let mut votes = Votes::for_write_back(asked);
-        let mut round = self.nodes.at(asked.owned_nodes(), |_, node, reply: ReplySender<Vote>| {
-            let call = Arc::clone(&call);
-            async move { reply.send(node.run(limit, &call).await.and_then(claim_reply)) }
-        });
+        let mut round = self.nodes.ask_some(asked.owned_nodes(), call, |_, answer| claim_reply(answer));
         while !votes.is_write_back_decided() {
             let Some((node, answer)) = round.next(false).await else { break };
             votes.record(node, answer);

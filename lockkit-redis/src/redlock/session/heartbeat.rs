@@ -22,6 +22,7 @@ use crate::{
     error::RequestError,
     redlock::{
         membership::{NodeStatus, other_set_fault},
+        nodes::NodeFault,
         round::{ReplySender, Round},
         wire::{RenewReply, look, node_state, renew_replies},
     },
@@ -92,7 +93,7 @@ impl RedlockSession {
                 *slot = Some(answer);
             }
         }
-        let fault = (answered(&answers) < nodes.majority()).then(|| nodes.no_majority(faults(&answers)));
+        let fault = (answered(&answers) < nodes.majority()).then(|| nodes.no_majority(&faults(&answers)));
         let holds = batch.iter().enumerate().map(|(nth, (claim, won))| {
             let renewal = match self.hold_state(&answers, nth) {
                 VotedState::Held => {
@@ -104,7 +105,7 @@ impl RedlockSession {
                     let _ = self.begin_release(*claim);
                     Renewal::Gone
                 }
-                VotedState::Unknown => unknown(nodes.no_majority(faults(&answers))),
+                VotedState::Unknown => unknown(nodes.no_majority(&faults(&answers))),
             };
             (*claim, renewal)
         });
@@ -116,18 +117,14 @@ impl RedlockSession {
         batch: &[(ClaimId, WonAttempt)],
     ) -> Round<BatchReply, impl Future<Output = ()> + Send + use<>> {
         let asked = batch.len();
-        let call = Arc::new(self.context.requests.renew(batch.iter().map(|(_, won)| &won.attempt)));
-        let limit = self.context.nodes.limit;
+        let call = self.context.requests.renew(batch.iter().map(|(_, won)| &won.attempt));
         let rejoiner = self.context.rejoiner.clone();
-        self.context.nodes.at_all(move |number, node, reply: ReplySender<BatchReply>| {
-            let (call, rejoiner) = (Arc::clone(&call), rejoiner.clone());
-            async move {
-                let answer = node.run(limit, &call).await.and_then(|answer| renew_replies(answer, asked));
-                if matches!(answer, Ok(None)) {
-                    rejoiner.start_rejoin(number);
-                }
-                reply.send(answer);
+        self.context.nodes.ask(call, move |number, answer| {
+            let replies = renew_replies(answer, asked)?;
+            if replies.is_none() {
+                rejoiner.start_rejoin(number);
             }
+            Ok(replies)
         })
     }
 
@@ -177,16 +174,9 @@ impl RedlockSession {
     /// counted.
     async fn check_set(&self) -> Result<SetStatus, RequestError> {
         let nodes = &self.context.nodes;
-        let (call, limit) = (Arc::new(look()), nodes.limit);
         let rejoiner = self.context.rejoiner.clone();
         let mut round =
-            nodes.at_all(move |number, node, reply: ReplySender<Result<NodeStatus, RequestError>>| {
-                let (call, rejoiner) = (Arc::clone(&call), rejoiner.clone());
-                async move {
-                    let answer = node.run(limit, &call).await.and_then(node_state);
-                    reply.send(answer.map(|state| rejoiner.status(number, &state)));
-                }
-            });
+            nodes.ask(look(), move |number, answer| Ok(rejoiner.status(number, &node_state(answer)?)));
         let (mut current, mut replaced, mut faults) = (0, 0, Vec::new());
         while let Some((node, answer)) = round.next(current >= nodes.majority()).await {
             match answer {
@@ -202,18 +192,19 @@ impl RedlockSession {
         match nodes.majority() {
             majority if current >= majority => Ok(SetStatus::Current),
             majority if replaced >= majority => Ok(SetStatus::Replaced),
-            _ => Err(nodes.no_majority(faults.iter().map(|(node, fault)| (*node, fault.as_ref())))),
+            _ => Err(nodes.no_majority(&faults)),
         }
     }
 }
 
 /// The nodes that did not take part, and why.
-fn faults(answers: &[Option<BatchReply>]) -> impl Iterator<Item = (usize, Option<&RequestError>)> {
-    answers.iter().enumerate().filter_map(|(node, answer)| match answer {
-        Some(Err(fault)) => Some((node, Some(fault))),
+fn faults(answers: &[Option<BatchReply>]) -> Vec<NodeFault> {
+    let faults = answers.iter().enumerate().filter_map(|(node, answer)| match answer {
+        Some(Err(fault)) => Some((node, Some(fault.clone()))),
         Some(Ok(None)) => Some((node, None)),
         _ => None,
-    })
+    });
+    faults.collect()
 }
 
 fn unknown(fault: RequestError) -> Renewal {

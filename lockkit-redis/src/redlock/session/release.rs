@@ -123,11 +123,11 @@ impl Removal {
             return Ok(());
         }
         let nodes = self.progress.borrow().clone();
-        let faults = nodes.iter().enumerate().filter_map(|(number, one)| match one {
+        let faults = nodes.into_iter().enumerate().filter_map(|(number, one)| match one {
             NodeProgress::Failed(fault) => Some((number, Some(fault))),
             _ => None,
         });
-        Err(self.nodes.no_majority(faults))
+        Err(self.nodes.no_majority(&faults.collect::<Vec<_>>()))
     }
 }
 

@@ -4,7 +4,10 @@ use lockkit_core::FencingToken;
 
 use crate::{
     error::RequestError,
-    redlock::{nodes::majority, wire::ClaimReply},
+    redlock::{
+        nodes::{NodeFault, majority},
+        wire::ClaimReply,
+    },
 };
 
 /// One node's reply to a request.
@@ -140,12 +143,13 @@ impl Votes {
     }
 
     /// The nodes that did not take part, and why; `None` for a node that has lost its data.
-    pub(super) fn faults(&self) -> impl Iterator<Item = (usize, Option<&RequestError>)> {
-        self.votes.iter().enumerate().filter_map(|(node, vote)| match vote {
-            Some(Err(fault)) => Some((node, Some(fault))),
+    pub(super) fn faults(&self) -> Vec<NodeFault> {
+        let faults = self.votes.iter().enumerate().filter_map(|(node, vote)| match vote {
+            Some(Err(fault)) => Some((node, Some(fault.clone()))),
             Some(Ok(ClaimReply::Empty)) => Some((node, None)),
             _ => None,
-        })
+        });
+        faults.collect()
     }
 }
 
@@ -217,7 +221,7 @@ mod tests {
         assert!(!votes(3, &[busy(), silence(), silence()]).is_contended());
         assert!(!votes(3, &[busy(), Ok(ClaimReply::Empty), silence()]).is_contended());
         assert!(!votes(3, &[Ok(ClaimReply::Mine(1)), Ok(ClaimReply::Mine(1)), silence()]).is_contended());
-        assert_eq!(votes(3, &[busy(), Ok(ClaimReply::Empty), silence()]).faults().count(), 2);
+        assert_eq!(votes(3, &[busy(), Ok(ClaimReply::Empty), silence()]).faults().len(), 2);
     }
 
     #[test]
@@ -272,11 +276,7 @@ mod tests {
                 .into_iter()
                 .enumerate()
                 .for_each(|(node, vote)| written.record(node, vote));
-            assert_eq!(
-                (written.is_contended(), written.faults().count()),
-                (is_contended, faults),
-                "{rest:?}"
-            );
+            assert_eq!((written.is_contended(), written.faults().len()), (is_contended, faults), "{rest:?}");
         }
     }
 

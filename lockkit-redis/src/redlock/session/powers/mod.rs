@@ -12,20 +12,13 @@
 mod elections;
 mod records;
 
-use std::sync::Arc;
-
 use lockkit_core::{backend::Grant, lease};
 
 use crate::{
     error::RequestError,
     redlock::{
         node_call::NodeCall,
-        round::ReplySender,
-        session::{
-            RedlockSession,
-            granted_attempt::WonAttempt,
-            votes::{Vote, Votes},
-        },
+        session::{RedlockSession, granted_attempt::WonAttempt, votes::Votes},
         wire::{ClaimReply, claim_reply},
     },
 };
@@ -33,18 +26,15 @@ use crate::{
 impl RedlockSession {
     /// Sends a write to all nodes. Returns whether a majority accepted it; `false` if none can any more.
     pub(super) async fn write_held(&self, request: NodeCall) -> Result<bool, RequestError> {
-        let (context, request) = (&self.context, Arc::new(request));
-        let (nodes, limit, started_at) = (&context.nodes, context.nodes.limit, context.clock.now());
+        let context = &self.context;
+        let (nodes, rejoiner, started_at) = (&context.nodes, context.rejoiner.clone(), context.clock.now());
         let mut votes = Votes::new(nodes.count());
-        let mut round = nodes.at_all(|number, node, reply: ReplySender<Vote>| {
-            let (request, rejoiner) = (Arc::clone(&request), context.rejoiner.clone());
-            async move {
-                let vote = node.run(limit, &request).await.and_then(claim_reply);
-                if matches!(vote, Ok(ClaimReply::Empty)) {
-                    rejoiner.start_rejoin(number);
-                }
-                reply.send(vote);
+        let mut round = nodes.ask(request, move |number, answer| {
+            let reply = claim_reply(answer)?;
+            if reply == ClaimReply::Empty {
+                rejoiner.start_rejoin(number);
             }
+            Ok(reply)
         });
         while !votes.is_owned_by_majority() && !votes.is_lost() {
             let Some((node, vote)) = round.next(false).await else { break };
@@ -54,7 +44,7 @@ impl RedlockSession {
             return Ok(false);
         }
         if !votes.is_owned_by_majority() {
-            return Err(nodes.no_majority(votes.faults()));
+            return Err(nodes.no_majority(&votes.faults()));
         }
         if context.clock.now() >= lease::deadline(started_at, context.ttl) {
             return Err(nodes.too_slow());

@@ -19,7 +19,7 @@
 //! * The newest record has expired, an earlier one that was kept for longer has not: it may be returned where it is the
 //!   only one left.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::{
@@ -31,7 +31,6 @@ use crate::{
     error::{Effect, RequestError},
     keys::LockKeys,
     redlock::{
-        round::ReplySender,
         session::RedlockSession,
         wire::{RecordState, read_record, record_state, write_record},
     },
@@ -69,19 +68,14 @@ impl RedlockSession {
         if self.closed.is_cancelled() {
             return Err(RequestError::session_closed());
         }
-        let (nodes, call, limit) =
-            (&self.context.nodes, Arc::new(read_record(keys)), self.context.nodes.limit);
-        let mut round =
-            nodes.at_all(|number, node, reply: ReplySender<Result<Option<RecordState>, RequestError>>| {
-                let (call, rejoiner) = (Arc::clone(&call), self.context.rejoiner.clone());
-                async move {
-                    let answer = node.run(limit, &call).await.and_then(record_state);
-                    if matches!(answer, Ok(None)) {
-                        rejoiner.start_rejoin(number);
-                    }
-                    reply.send(answer);
-                }
-            });
+        let (nodes, rejoiner) = (&self.context.nodes, self.context.rejoiner.clone());
+        let mut round = nodes.ask(read_record(keys), move |number, answer| {
+            let state = record_state(answer)?;
+            if state.is_none() {
+                rejoiner.start_rejoin(number);
+            }
+            Ok(state)
+        });
         let (mut seen, mut faults) = (Vec::new(), Vec::new());
         loop {
             let is_enough = matches!(reading(&seen, nodes.majority()), Reading::Newest(_));
@@ -95,9 +89,7 @@ impl RedlockSession {
         match reading(&seen, nodes.majority()) {
             Reading::Newest(record) => Ok(record),
             Reading::MayBeLost => Err(may_be_lost()),
-            Reading::NoMajority => {
-                Err(nodes.no_majority(faults.iter().map(|(number, fault)| (*number, fault.as_ref()))))
-            }
+            Reading::NoMajority => Err(nodes.no_majority(&faults)),
         }
     }
 
