@@ -16,29 +16,14 @@ use crate::{
 /// Characters of an unexpected answer that an error quotes.
 const QUOTED_CHARACTERS: usize = 100;
 
-macro_rules! script {
-    ($($file:literal),+) => {
-        LazyLock::new(|| Script::new(concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+)))
-    };
+macro_rules! scripts {
+    ($($name:ident: $($file:literal),+;)+) => {$(
+        pub(crate) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(concat!($(include_str!(concat!($file, ".lua"))),+)));
+    )+};
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> =
-    script!("base", "counter", "grant", "take", "value", "lock", "wait", "acquire");
-pub(crate) static CONFIRM: LazyLock<Script> =
-    script!("base", "counter", "grant", "value", "lock", "wait", "confirm");
-pub(crate) static BREAK: LazyLock<Script> =
-    script!("base", "free", "counter", "grant", "value", "lock", "break");
-pub(crate) static RELEASE: LazyLock<Script> =
-    script!("base", "free", "let_go", "counter", "grant", "value", "lock", "release");
-pub(crate) static RENEW: LazyLock<Script> = script!("value", "renew");
-pub(crate) static HEARTBEAT: LazyLock<Script> = script!("counter", "heartbeat");
-pub(crate) static INSPECT: LazyLock<Script> = script!("value", "holder", "inspect");
-pub(crate) static WAITED_FOR: LazyLock<Script> = script!("value", "holder", "waited_for");
-pub(crate) static LEADER: LazyLock<Script> = script!("value", "holder", "leader");
-pub(crate) static PROCLAIM: LazyLock<Script> = script!("counter", "value", "holder", "proclaim");
-pub(crate) static READ_RECORD: LazyLock<Script> = script!("read_record");
-pub(crate) static WRITE_RECORD: LazyLock<Script> = script!("value", "write_record");
-pub(crate) static LEAVE: LazyLock<Script> = script!("counter", "grant", "value", "lock", "leave");
+include!("scripts/list.rs");
 
 /// A script and its digest.
 #[derive(Debug)]

@@ -14,32 +14,14 @@ const RELEASED_CHANNEL_PREFIX: &str = "lockkit:released:";
 /// Larger numbers are not exact in Lua.
 const PROPOSAL_MAX: u64 = (1 << 53) - 1;
 
-macro_rules! script {
-    ($($file:literal),+) => {
-        LazyLock::new(|| Script::new(concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+)))
-    };
+macro_rules! scripts {
+    ($($name:ident: $($file:literal),+;)+) => {$(
+        static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(concat!($(include_str!(concat!($file, ".lua"))),+)));
+    )+};
 }
 
-static ASK: LazyLock<Script> =
-    script!("fields", "has", "lock", "ask_free", "number", "node", "counter", "ask");
-static WRITE_BACK: LazyLock<Script> =
-    script!("fields", "number", "node", "has", "lock", "counter", "write_back");
-static RELEASE: LazyLock<Script> = script!("has", "lock", "hint", "release");
-static RELEASE_RESTORED: LazyLock<Script> =
-    script!("fields", "number", "node", "has", "lock", "counter", "refuse_restores", "hint", "release");
-static BREAK: LazyLock<Script> =
-    script!("fields", "number", "node", "has", "lock", "counter", "hint", "break");
-static RESTORE: LazyLock<Script> =
-    script!("fields", "number", "node", "has", "lock", "counter", "proposal", "restore");
-static PROCLAIM: LazyLock<Script> =
-    script!("fields", "number", "node", "has", "lock", "counter", "proposal", "proclaim");
-static WRITE_RECORD: LazyLock<Script> = script!("number", "node", "state", "has", "lock", "write_record");
-static READ_RECORD: LazyLock<Script> = script!("number", "node", "read_record");
-static RENEW: LazyLock<Script> = script!("node", "has", "renew");
-static INSPECT: LazyLock<Script> = script!("number", "node", "inspect");
-static LOOK: LazyLock<Script> = script!("number", "node", "state", "look");
-static NOTE_EMPTY: LazyLock<Script> = script!("number", "node", "state", "note_empty");
-static MARK: LazyLock<Script> = script!("number", "node", "state", "mark");
+include!("scripts/list.rs");
 
 /// Builds the requests of a session.
 #[derive(Clone, Debug)]

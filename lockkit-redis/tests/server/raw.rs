@@ -7,21 +7,15 @@ use lockkit_testbed::{Redis, Reply};
 
 use crate::common::side;
 
-macro_rules! script {
-    ($($file:literal),+) => {
-        LazyLock::new(|| concat!($(include_str!(concat!("../../src/scripts/", $file, ".lua"))),+))
-    };
+macro_rules! scripts {
+    ($($name:ident: $($file:literal),+;)+) => {$(
+        #[allow(dead_code, reason = "tests do not run each of them")]
+        pub(crate) static $name: LazyLock<&str> =
+            LazyLock::new(|| concat!($(include_str!(concat!($file, ".lua"))),+));
+    )+};
 }
 
-pub(crate) static ACQUIRE: LazyLock<&str> =
-    script!("base", "counter", "grant", "take", "value", "lock", "wait", "acquire");
-pub(crate) static CONFIRM: LazyLock<&str> =
-    script!("base", "counter", "grant", "value", "lock", "wait", "confirm");
-pub(crate) static RELEASE: LazyLock<&str> =
-    script!("base", "free", "let_go", "counter", "grant", "value", "lock", "release");
-pub(crate) static RENEW: LazyLock<&str> = script!("value", "renew");
-pub(crate) static WAITED_FOR: LazyLock<&str> = script!("value", "holder", "waited_for");
-pub(crate) static HEARTBEAT: LazyLock<&str> = script!("counter", "heartbeat");
+include!("../../src/scripts/list.rs");
 
 /// Longer than any test.
 pub(crate) const TTL: &str = "60000";

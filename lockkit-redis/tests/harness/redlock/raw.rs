@@ -8,30 +8,14 @@ use lockkit_testbed::{Redis, RedisMasters, Reply};
 
 use super::encoded;
 
-macro_rules! script {
-    ($($file:literal),+) => {
-        LazyLock::new(|| concat!($(include_str!(concat!("../../../src/redlock/scripts/", $file, ".lua"))),+))
-    };
+macro_rules! scripts {
+    ($($name:ident: $($file:literal),+;)+) => {$(
+        pub static $name: LazyLock<&str> =
+            LazyLock::new(|| concat!($(include_str!(concat!($file, ".lua"))),+));
+    )+};
 }
 
-pub static ASK: LazyLock<&str> =
-    script!("fields", "has", "lock", "ask_free", "number", "node", "counter", "ask");
-pub static WRITE_BACK: LazyLock<&str> =
-    script!("fields", "number", "node", "has", "lock", "counter", "write_back");
-pub static PROCLAIM: LazyLock<&str> =
-    script!("fields", "number", "node", "has", "lock", "counter", "proposal", "proclaim");
-pub static RELEASE: LazyLock<&str> = script!("has", "lock", "hint", "release");
-pub static RELEASE_RESTORED: LazyLock<&str> =
-    script!("fields", "number", "node", "has", "lock", "counter", "refuse_restores", "hint", "release");
-pub static RESTORE: LazyLock<&str> =
-    script!("fields", "number", "node", "has", "lock", "counter", "proposal", "restore");
-pub static WRITE_RECORD: LazyLock<&str> = script!("number", "node", "state", "has", "lock", "write_record");
-pub static READ_RECORD: LazyLock<&str> = script!("number", "node", "read_record");
-pub static RENEW: LazyLock<&str> = script!("node", "has", "renew");
-pub static INSPECT: LazyLock<&str> = script!("number", "node", "inspect");
-pub static NOTE_EMPTY: LazyLock<&str> = script!("number", "node", "state", "note_empty");
-pub static LOOK: LazyLock<&str> = script!("number", "node", "state", "look");
-pub static MARK: LazyLock<&str> = script!("number", "node", "state", "mark");
+include!("../../../src/redlock/scripts/list.rs");
 
 /// How long counters outlive their last use, in ms.
 pub const KEEP_MS: &str = "100000";
