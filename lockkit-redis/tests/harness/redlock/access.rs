@@ -1,11 +1,11 @@
-//! Clients with other credentials, certificates and rights, and processes with their own clock.
+//! Clients with other credentials, certificates and rights.
 
-use std::{sync::Mutex, time::Duration};
+use std::sync::Mutex;
 
 use anyhow::{Result, ensure};
-use lockkit_conformance::{Access, AnyBackend, WallClock};
+use lockkit_conformance::{Access, AnyBackend};
 use lockkit_core::{LockName, support::lock};
-use lockkit_testbed::{Redis, RedisMasters, ServerClock};
+use lockkit_testbed::{Redis, RedisMasters};
 
 use super::{Masters, backend, config, encoded};
 
@@ -105,24 +105,4 @@ async fn all_but(nodes: &Masters, name: &LockName) -> Result<AnyBackend> {
     };
     nodes.with(restrict).await?;
     backend(&format!("redlock://restricted:secret@{}", nodes.endpoints.join(",")))
-}
-
-/// The testbed's clock.
-#[derive(Debug)]
-pub struct SteppedWallClock(pub ServerClock);
-
-impl WallClock for SteppedWallClock {
-    fn environment(&self) -> Vec<(String, String)> {
-        let pairs = self.0.environment();
-        let split = pairs.iter().filter_map(|pair| pair.split_once('='));
-        split.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-    }
-
-    fn step_forward(&self, by: Duration) -> Result<()> {
-        self.0.step_forward(by)
-    }
-
-    fn step_back(&self, by: Duration) -> Result<()> {
-        self.0.step_back(by)
-    }
 }

@@ -13,7 +13,7 @@ pub mod three;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -26,12 +26,13 @@ use lockkit_core::{
     LockName,
     backend::{Backend, BackendInfo, BackendUrl, Promises},
     limits::LOCK_NAME_BYTES_MAX,
-    support::lock,
 };
 use lockkit_redis::{RedlockBackend, RedlockConfig};
-use lockkit_testbed::{LINK_HOOKS, Proxy, ProxyLink, Redis, RedisMasters, SERVER_HOOKS, ServerClock};
+use lockkit_testbed::{
+    Blocking, LINK_HOOKS, Proxy, ProxyLink, Redis, RedisMasters, SERVER_HOOKS, ServerClock, StartedOnce,
+};
 
-use self::access::{ExtraServers, SteppedWallClock};
+use self::access::ExtraServers;
 
 /// How many cases run concurrently.
 const PARALLEL: usize = 8;
@@ -47,12 +48,12 @@ pub struct RedlockHarness<const NODES: usize> {
     name: &'static str,
     own: &'static [Case],
     left_out: &'static [LeftOut],
-    shared: Mutex<Option<Arc<Masters>>>,
+    shared: StartedOnce<Masters>,
 }
 
 impl<const NODES: usize> RedlockHarness<NODES> {
     pub fn new(name: &'static str, own: &'static [Case]) -> Self {
-        Self { name, own, left_out: &[], shared: Mutex::default() }
+        Self { name, own, left_out: &[], shared: StartedOnce::default() }
     }
 
     /// Leaves these cases to another program.
@@ -107,7 +108,7 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
     }
 
     fn wall_clock(&self) -> Result<Box<dyn WallClock>> {
-        Ok(Box::new(SteppedWallClock(ServerClock::new()?)))
+        Ok(Box::new(ServerClock::new()?))
     }
 
     fn parallel(&self) -> usize {
@@ -115,14 +116,11 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
     }
 
     fn store(&self, sharing: Sharing) -> Result<Arc<dyn Store>> {
-        if matches!(sharing, Sharing::Own | Sharing::Login) {
-            return Ok(Arc::new(Masters::start_for_an_operator(NODES)?));
-        }
-        let mut shared = lock(&self.shared);
-        if shared.is_none() {
-            *shared = Some(Arc::new(Masters::start_for_an_operator(NODES)?));
-        }
-        Ok(Arc::clone(shared.as_ref().context("just started")?) as Arc<dyn Store>)
+        let start = || Masters::start_for_an_operator(NODES);
+        Ok(match sharing {
+            Sharing::Own | Sharing::Login => Arc::new(start()?),
+            _ => self.shared.get_or_start(start)?,
+        })
     }
 
     fn connect(&self, address: &str) -> Result<AnyBackend> {
@@ -163,10 +161,10 @@ pub fn url_of(endpoints: &[String]) -> String {
     format!("redlock://{}@{}", rights::LOGIN, endpoints.join(","))
 }
 
-/// A new set of masters. The methods of the servers block, so they run off the executor.
+/// A new set of masters.
 #[derive(Debug)]
 pub struct Masters {
-    nodes: Arc<Mutex<RedisMasters>>,
+    nodes: Blocking<RedisMasters>,
     pub endpoints: Vec<String>,
     majority: usize,
     extra: ExtraServers,
@@ -179,20 +177,18 @@ impl Masters {
 
     /// With the rights that an operator needs besides, to list locks and to see how long they remain.
     pub fn start_for_an_operator(count: usize) -> Result<Self> {
-        let masters = Self::start(count)?;
-        let nodes = lock(&masters.nodes);
-        (0..count).try_for_each(|node| {
-            nodes.node(node).cli(&["ACL", "SETUSER", "app", "+pttl", "+scan"]).map(drop)
-        })?;
-        drop(nodes);
-        Ok(masters)
+        Self::start_as(count, "", &format!("{} +pttl +scan", rights::RIGHTS))
     }
 
     /// Sets up the nodes by a URL with these options.
     pub fn start_with(count: usize, options: &str) -> Result<Self> {
-        let nodes = RedisMasters::start_with(count, &[&["--user"], &*rights::user(rights::RIGHTS)].concat())?;
+        Self::start_as(count, options, rights::RIGHTS)
+    }
+
+    fn start_as(count: usize, options: &str, rights: &str) -> Result<Self> {
+        let nodes = RedisMasters::start_with(count, &[&["--user"], &*rights::user(rights)].concat())?;
         let endpoints = (0..count).map(|number| nodes.node(number).endpoint()).collect();
-        let nodes = Arc::new(Mutex::new(nodes));
+        let nodes = Blocking::new(nodes);
         let masters = Self { nodes, endpoints, majority: count / 2 + 1, extra: ExtraServers::default() };
         let url = format!("{}{options}", masters.url());
         // In a thread, because the caller may be on an executor already.
@@ -213,9 +209,7 @@ impl Masters {
         &self,
         work: impl FnOnce(&mut RedisMasters) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let nodes = Arc::clone(&self.nodes);
-        let work = move || work(&mut lock(&nodes));
-        tokio::task::spawn_blocking(work).await?
+        self.nodes.with(work).await
     }
 
     /// How many nodes have the lock.
