@@ -279,7 +279,8 @@ async fn full_server_grants_nothing_but_renews_and_releases() {
 #[tokio::test(flavor = "multi_thread")]
 async fn acquire_waits_for_a_server_busy_with_a_script() {
     let redis = Redis::start_with(&["--busy-reply-threshold", "1"]).unwrap();
-    let (one, name) = (session(&redis, LONG).await, fresh_name());
+    let (proxy, name) = (Proxy::start_redis(redis.endpoint()).unwrap(), fresh_name());
+    let one = session_at(&format!("redis://{}", proxy.endpoint()), LONG).await;
     let endpoint = redis.endpoint();
     let stuck = std::thread::spawn(move || {
         std::process::Command::new("redis-cli")
@@ -291,9 +292,17 @@ async fn acquire_waits_for_a_server_busy_with_a_script() {
         redis.cli(&["PING"]).is_err_and(|error| error.to_string().contains("BUSY"))
     })
     .await;
+    // The server refuses INFO, too. So refusals are counted in bytes.
+    let received = || proxy.counts().to_client;
+    let before = received();
     let error = try_acquire(&one, &name).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    until("its refusal is counted", async || received() > before).await;
+    let (before, refusal) = (received(), received() - before);
     let waiting = crate::common::start(&one, &name);
+    // Neither the first refusal ends the wait, nor the second.
+    until("the waiter was refused again", async || received() >= before + 2 * refusal).await;
+    assert!(waiting.is_waiting());
     assert_eq!(redis.cli(&["SCRIPT", "KILL"]).unwrap(), Reply::Text("OK".to_owned()));
     waiting.granted().await;
     stuck.join().unwrap().unwrap();
