@@ -216,10 +216,24 @@ async fn lock_of_another_program_is_broken_only_while_it_is_one() {
     assert!((1..=9).contains(&published.await.unwrap()));
 }
 
+/// Returns all locks of a listing, and the number of its pages.
+async fn listed(admin: &RedlockBackend, prefix: &str, limit: usize) -> (Vec<LockName>, usize) {
+    let (mut found, mut next, mut pages) = (Vec::new(), None, 0);
+    loop {
+        let page = bounded(admin.list(prefix, next.as_deref(), limit)).await.unwrap();
+        assert!(page.locks.len() <= limit);
+        found.extend(page.locks.into_iter().filter_map(|lock| lock.name));
+        pages += 1;
+        next = page.next;
+        if next.is_none() {
+            return (found, pages);
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_of_a_majority_are_listed_by_name() {
-    let masters = Masters::start(3).unwrap();
-    at(&masters, 0..3, &["ACL", "SETUSER", "app", "+scan"]).await;
+    let masters = Masters::start_for_an_operator(3).unwrap();
     let (session, admin) = (session(&masters.url()).await, admin(&masters.url()));
     let mut expected = BTreeSet::new();
     for number in 0..20 {
@@ -246,38 +260,42 @@ async fn locks_of_a_majority_are_listed_by_name() {
             // The silent node may have them too.
             expected.extend(names("minority", 100));
         }
-        let (mut found, mut next, mut pages) = (Vec::new(), None, 0);
-        loop {
-            let page = bounded(admin.list("jobs/", next.as_deref(), 200)).await.unwrap();
-            assert!(page.locks.len() <= 200);
-            found.extend(page.locks.into_iter().filter_map(|lock| lock.name));
-            pages += 1;
-            next = page.next;
-            if next.is_none() {
-                break;
-            }
-        }
+        let (found, pages) = listed(&admin, "jobs/", 200).await;
         assert!(found.windows(2).all(|pair| pair[0] < pair[1]), "not in order, or twice");
         assert!(pages > 2, "{pages} pages");
-        let found: BTreeSet<LockName> = found.into_iter().collect();
-        assert_eq!(found, expected, "without node {down:?}");
-        if down == Some(0) {
-            // Neither held nor free.
-            let error = bounded(admin.inspect(&name("jobs/a-1"))).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        }
+        assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), expected, "without node {down:?}");
         if let Some(down) = down {
             masters.with(move |all| all.node(down).resume()).await.unwrap();
         }
     }
-    let raw = self::admin(&format!("{}?names=raw", masters.url()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lock_that_only_a_silent_node_could_decide_is_not_inspected() {
+    let (masters, name) = (Masters::start(3).unwrap(), fresh_name());
+    at(&masters, 0..2, &["SET", name.as_str(), "x"]).await;
+    masters.with(|all| all.node(0).pause()).await.unwrap();
+    let error = bounded(admin(&masters.url()).inspect(&name)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    masters.with(|all| all.node(0).resume()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn raw_names_cannot_be_listed() {
+    let raw = admin("redlock://a,b,c?names=raw");
     assert_error(&raw.list("", None, 10).await.unwrap_err(), ErrorKind::Unsupported, "raw names");
-    assert!(!raw.info().powers.list && admin.info().powers.list && admin.info().powers.break_lock);
+    assert!(!raw.info().powers.list);
+}
+
+#[test]
+fn listing_and_breaking_are_powers_of_a_set() {
+    let powers = admin("redlock://a,b,c").info().powers;
+    assert!(powers.list && powers.break_lock);
 }
 
 /// Each node has no more than a page.
 #[tokio::test(flavor = "multi_thread")]
-async fn listing_goes_on_while_all_nodes_together_have_more() {
+async fn listing_continues_while_all_nodes_together_have_more() {
     let masters = Masters::start_for_an_operator(3).unwrap();
     let (session, admin) = (session(&masters.url()).await, admin(&masters.url()));
     let last = name("more/4");

@@ -127,63 +127,128 @@ async fn record_of_a_majority_is_read_from_every_majority() {
     assert_eq!(write(&session, &grant, "two").await.unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn loss_of_data_at_a_node_makes_no_read_return_an_earlier_record() {
-    const TTL: Duration = Duration::from_secs(4);
-    const KEEP: Duration = Duration::from_secs(3600);
-    /// Less than one per cent of that, and more than a busy machine needs to bring a node back.
-    const MARGIN_US: u64 = 30_000_000;
-    let masters = Masters::start_with(3, "?max_ttl=4s").unwrap();
-    let session = open(&format!("{}?max_ttl=4s", masters.url()), TTL).await;
-    let confirm = async |record: &str| {
+/// The longest ttl of a [`Recorder`]: a node that was emptied counts again after that.
+const MAX_TTL: Duration = Duration::from_secs(4);
+
+/// How long its records are kept.
+const KEEP: Duration = Duration::from_secs(3600);
+
+/// Three nodes, and a session that writes records there.
+struct Recorder {
+    masters: Masters,
+    session: Arc<dyn Session>,
+}
+
+impl Recorder {
+    async fn start() -> Self {
+        let masters = Masters::start_with(3, "?max_ttl=4s").unwrap();
+        let session = open(&format!("{}?max_ttl=4s", masters.url()), MAX_TTL).await;
+        Self { masters, session }
+    }
+
+    /// Writes until a majority has confirmed it.
+    async fn confirm(&self, record: &str) {
         until("it is written", async || {
-            let grant = acquire(&session, &name(LOCK)).await;
-            let is_written = session.records().unwrap().write(&grant, record, KEEP).await.unwrap_or_default();
-            session.release(&grant).await.is_ok() && is_written
+            let grant = acquire(&self.session, &name(LOCK)).await;
+            let write = self.session.records().unwrap().write(&grant, record, KEEP);
+            let is_written = write.await.unwrap_or_default();
+            self.session.release(&grant).await.is_ok() && is_written
         })
         .await;
-    };
-    // A majority is enough for a write, and the last node may be left out of one.
-    until("the last node has it too", async || {
-        confirm("one").await;
-        !record_at(&masters, 2).await.is_empty()
-    })
-    .await;
-    let one = record_at(&masters, 2).await;
-    kill(&masters, 2).await;
-    confirm("two").await;
-    restart(&masters, 2).await;
-    masters.with(|nodes| nodes.node_mut(0).wipe()).await.unwrap();
-    until("the node counts again", async || {
-        session.renew(&[]).await;
-        let marker =
-            masters.with(|nodes| Ok(nodes.node(0).cli(&["HGET", NODE, "marker"])?.text().to_owned()));
-        marker.await.unwrap().starts_with("ready")
-    })
-    .await;
-    assert_eq!(read(&session).await.as_deref(), Some("two"));
-    let noted = async |node: usize, field: &'static str| {
-        let noted =
-            masters.with(move |nodes| Ok(nodes.node(node).cli(&["HGET", NODE, field])?.text().to_owned()));
-        noted.await.unwrap().parse::<u64>().unwrap()
-    };
-    // Where the clock of a node is slower by one per cent, records last for that much longer.
-    let (lost_until, records_until) = (noted(0, "lost_until").await, noted(1, "records_until").await);
-    assert!(lost_until > records_until + MARGIN_US, "{lost_until} and {records_until}");
-    kill(&masters, 1).await;
-    // A late copy of the second write may have reached the node when it was back, and is over by now.
-    masters.with(move |nodes| nodes.node(2).cli(&["SET", &record_key(), &one]).map(drop)).await.unwrap();
+    }
+
+    /// Empties a node. Waits until heartbeats without holds have brought it back.
+    async fn empty(&self, node: usize) {
+        self.masters.with(move |nodes| nodes.node_mut(node).wipe()).await.unwrap();
+        until("the node counts again", async || {
+            self.session.renew(&[]).await;
+            self.noted(node, "marker").await.starts_with("ready")
+        })
+        .await;
+    }
+
+    /// Returns what a node has noted about itself.
+    async fn noted(&self, node: usize, field: &'static str) -> String {
+        let get = move |nodes: &mut RedisMasters| {
+            Ok(nodes.node(node).cli(&["HGET", NODE, field])?.text().to_owned())
+        };
+        self.masters.with(get).await.unwrap()
+    }
+
+    /// Writes two records. The first node loses the second one, and the last node gets only the first one, which is
+    /// returned as the node has it.
+    async fn lose_the_second_record(&self) -> String {
+        // A majority is enough for a write, and the last node may be left out of one.
+        until("the last node has it too", async || {
+            self.confirm("one").await;
+            !record_at(&self.masters, 2).await.is_empty()
+        })
+        .await;
+        let first = record_at(&self.masters, 2).await;
+        kill(&self.masters, 2).await;
+        self.confirm("two").await;
+        restart(&self.masters, 2).await;
+        self.empty(0).await;
+        first
+    }
+
+    /// Stops the only node that is sure to have the second record.
+    async fn stop_the_second_node(&self, first: String) {
+        kill(&self.masters, 1).await;
+        // A late copy of the second write may have reached the node when it was back, and is over by now.
+        let set =
+            move |nodes: &mut RedisMasters| nodes.node(2).cli(&["SET", &record_key(), &first]).map(drop);
+        self.masters.with(set).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_session_brings_a_node_back_that_has_lost_its_data() {
+    let recorder = Recorder::start().await;
+    recorder.empty(0).await;
+    // A majority needs the node now.
+    kill(&recorder.masters, 2).await;
+    acquire(&recorder.session, &name(LOCK)).await;
+}
+
+/// Where the clock of a node is slower by one per cent, records last for that much longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn node_that_comes_back_may_lack_records_for_longer_than_the_others_keep_them() {
+    /// Less than one per cent of [`KEEP`], and more than a busy machine needs to bring a node back.
+    const MARGIN_US: u64 = 30_000_000;
+    let recorder = Recorder::start().await;
+    recorder.confirm("one").await;
+    recorder.empty(0).await;
+    let instant = async |node, field| recorder.noted(node, field).await.parse::<u64>().unwrap_or_default();
+    let lost_until = instant(0, "lost_until").await;
+    // One of them may be left out of the write.
+    let records_until = instant(1, "records_until").await.max(instant(2, "records_until").await);
+    assert!(records_until > 0 && lost_until > records_until + MARGIN_US, "{lost_until} and {records_until}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn loss_of_data_at_a_node_makes_no_read_return_an_earlier_record() {
+    let recorder = Recorder::start().await;
+    let first = recorder.lose_the_second_record().await;
+    assert_eq!(read(&recorder.session).await.as_deref(), Some("two"));
+    recorder.stop_the_second_node(first).await;
     until("the two others answer", async || {
-        let error = try_read(&session).await.unwrap_err();
+        let error = try_read(&recorder.session).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         error.to_string().contains("have lost their data")
     })
     .await;
-    // A later record makes them a majority.
-    confirm("three").await;
-    assert_eq!(read(&session).await.as_deref(), Some("three"));
-    restart(&masters, 1).await;
-    assert_eq!(read(&session).await.as_deref(), Some("three"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn record_after_a_loss_of_data_is_read_from_every_majority() {
+    let recorder = Recorder::start().await;
+    let first = recorder.lose_the_second_record().await;
+    recorder.stop_the_second_node(first).await;
+    recorder.confirm("three").await;
+    assert_eq!(read(&recorder.session).await.as_deref(), Some("three"));
+    restart(&recorder.masters, 1).await;
+    assert_eq!(read(&recorder.session).await.as_deref(), Some("three"));
 }
 
 /// A clock that jumps by this step between two readings once it has been started.
