@@ -343,17 +343,24 @@ mod tests {
     /// Its server may be the former master.
     #[test]
     fn message_over_a_broken_connection_is_dropped() {
-        let received = Arc::<Mutex<Vec<String>>>::default();
-        let handler = PushHandler::new(received.clone());
         let message = |text: &str| PushInfo {
             kind: PushKind::Message,
             data: vec![Value::BulkString(b"channel".to_vec()), Value::BulkString(text.into())],
         };
-        let handle = handler.for_node();
-        handle(message("before"));
-        handle(PushInfo { kind: PushKind::Disconnection, data: Vec::new() });
-        handle(message("after"));
-        assert_eq!(*received.lock().unwrap(), ["before"]);
+        for is_given_up in [false, true] {
+            let received = Arc::<Mutex<Vec<String>>>::default();
+            let handler = PushHandler::new(received.clone());
+            let broken = handler.broken.clone();
+            let handle = handler.for_node();
+            handle(message("before"));
+            if is_given_up {
+                broken.cancel();
+            } else {
+                handle(PushInfo { kind: PushKind::Disconnection, data: Vec::new() });
+            }
+            handle(message("after"));
+            assert_eq!(*received.lock().unwrap(), ["before"], "{is_given_up}");
+        }
     }
 
     /// Counts the gaps.

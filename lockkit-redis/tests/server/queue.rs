@@ -6,7 +6,7 @@ use std::{
 };
 
 use lockkit_core::{LockName, backend::Session};
-use lockkit_testbed::Redis;
+use lockkit_testbed::{Redis, ServerClock};
 
 use crate::{
     common::{
@@ -219,9 +219,26 @@ fn newcomers_are_behind_all_waiters_after_others_have_left() {
         assert_eq!(waiter.release(), 0);
     }
     late.acquire();
-    let queue = redis.cli(&["ZRANGE", &side(&name, "queue"), "0", "-1"]).unwrap();
-    let claims: Vec<&str> = queue.list().iter().map(|claim| claim.text()).collect();
-    assert_eq!(claims, [&third.claim, &late.claim]);
+    assert_eq!(queued(redis, &name), [&*third.claim, &*late.claim]);
+}
+
+/// Returns the claims in the queue, the first one first.
+fn queued(redis: &Redis, name: &LockName) -> Vec<String> {
+    let queue = redis.cli(&["ZRANGE", &side(name, "queue"), "0", "-1"]).unwrap();
+    queue.list().iter().map(|claim| claim.text().to_owned()).collect()
+}
+
+/// Also behind those that wait since before a failover to a server whose clock is slow.
+#[test]
+fn newcomer_is_behind_all_waiters_after_the_clock_was_put_back() {
+    let clock = ServerClock::new().unwrap();
+    let (redis, name) = (Redis::start_on(&clock).unwrap(), fresh_name());
+    let [holder, first, newcomer] = [(); 3].map(|()| Claimant::new(&redis, &name));
+    holder.acquire();
+    first.acquire();
+    clock.step_back(LONG).unwrap();
+    newcomer.acquire();
+    assert_eq!(queued(&redis, &name), [&*first.claim, &*newcomer.claim]);
 }
 
 /// Nothing has granted the lock yet: its holder has just expired.

@@ -155,6 +155,18 @@ async fn failover_after_all_sentinels_lost_their_state_replaces_the_master() {
     }
 }
 
+/// The silent ones may have a later epoch.
+#[tokio::test]
+async fn half_of_the_sentinels_do_not_replace_the_master() {
+    let next = server_with_role("master").await;
+    let mut addresses = join_all([(); 2].map(|()| scripted_sentinel(1, HOST, next))).await;
+    for is_replaced in [true, false] {
+        addresses.push(Address::Unix("/nonexistent".into()));
+        let (listener, first) = (listener(addresses.clone()), master(1, next));
+        assert_eq!(listener.is_replaced_by(&first, Some(&first)).await, is_replaced, "{addresses:?}");
+    }
+}
+
 #[tokio::test]
 async fn another_server_with_a_later_epoch_replaces_a_master_without_a_question() {
     let listener = listener(Vec::new());
