@@ -88,6 +88,27 @@ async fn session_that_opens_begins_to_bring_an_emptied_node_back() {
     session.close().await.unwrap();
 }
 
+/// Alone in its session, it would wait for that node, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn hold_that_needs_a_slow_node_is_renewed_although_another_one_does_not() {
+    let masters = Masters::start(3).unwrap();
+    let proxy = Proxy::start_redis(&masters.endpoints[2]).unwrap();
+    let endpoints = [masters.endpoints[0].clone(), masters.endpoints[1].clone(), proxy.endpoint()];
+    let session = open(&url_of(&endpoints), LONG).await;
+    let held = [acquire(&session, &name(LOCK)).await, acquire(&session, &name("other")).await];
+    for grant in &held {
+        until("every node has it", async || masters.nodes_with(grant.name()).await.unwrap() == 3).await;
+    }
+    command(&masters, 0, &["DEL", &encoded(&name(LOCK))]).await;
+    proxy.set(Direction::Replies, Flow::Delay(Duration::from_millis(500)));
+    let renewals = session.renew(&held).await.holds;
+    assert!(renewals.iter().all(|(_, one)| matches!(one, Renewal::Renewed { .. })), "{renewals:?}");
+    proxy.pass();
+    for grant in &held {
+        release(&session, grant).await;
+    }
+}
+
 /// A command after the one that sets the key is denied.
 #[tokio::test(flavor = "multi_thread")]
 async fn key_of_an_ask_that_failed_half_way_is_removed() {

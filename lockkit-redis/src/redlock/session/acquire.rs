@@ -144,7 +144,7 @@ fn pause_after_hint(hint: &Hint, attempt: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{Mutex, OnceLock};
 
     use lockkit_core::{
         BootInstant, Clock, ErrorKind, LockName, Metadata, TimeSource,
@@ -179,8 +179,18 @@ mod tests {
         }
     }
 
+    /// Each reading sends a hint.
+    struct HintingClock(RecordingClock, Arc<OnceLock<Arc<Hints>>>);
+
+    impl TimeSource for HintingClock {
+        fn now(&self) -> BootInstant {
+            self.1.get().inspect(|hints| hints.gap());
+            self.0.now()
+        }
+    }
+
     /// A session whose nodes can never be reached.
-    fn session_without_nodes(clock: RecordingClock, login: Login) -> RedlockSession {
+    fn session_without_nodes(clock: impl TimeSource + 'static, login: Login) -> RedlockSession {
         let addresses = (0..3).map(|node| Address::Unix(format!("/nonexistent/{node}").into())).collect();
         let ttl = Duration::from_secs(60);
         let dialer = Dialer { login, tls: None, timeout: ttl };
@@ -218,6 +228,32 @@ mod tests {
         let spread = last.iter().max().unwrap().saturating_sub(*last.iter().min().unwrap());
         assert!(spread > RETRY_PAUSE_MAX / 8, "{spread:?} of {} pauses", last.len());
         assert!(pauses.len() >= TIME.as_secs() as usize / 3, "{} pauses", pauses.len());
+    }
+
+    /// The nodes may have answered before the release. Each attempt reads the clock once, before it asks.
+    #[tokio::test(start_paused = true)]
+    async fn hint_during_an_attempt_ends_the_pause_after_it() {
+        let clock = RecordingClock { start: Instant::now(), readings: Arc::default() };
+        let hints = Arc::<OnceLock<Arc<Hints>>>::default();
+        let hinting = HintingClock(clock.clone(), Arc::clone(&hints));
+        let (session, control) = (session_without_nodes(hinting, Login::default()), ClaimControl::new());
+        hints.set(Arc::clone(&session.context.nodes.hints)).unwrap();
+        let metadata = Metadata::of_this_process(None);
+        let claim = Claim::new(LockName::new("x").unwrap(), true, metadata, &control);
+        let give_up = async {
+            sleep(Duration::from_secs(60)).await;
+            control.give_up();
+        };
+        let (end, ()) = tokio::join!(session.acquire_claim(&claim), give_up);
+        assert!(matches!(end, Ok(Acquired::GaveUp)), "{end:?}");
+        let readings = lock(&clock.readings);
+        // During the first attempt it has not subscribed yet.
+        let pauses = readings.windows(2).skip(1).map(|pair| pair[1] - pair[0]);
+        // The timer has a resolution of one millisecond.
+        assert!(
+            pauses.max().is_some_and(|pause| pause <= TURN_MAX + Duration::from_millis(1)),
+            "{readings:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -207,10 +207,11 @@ fn wall_clock_us() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
     use lockkit_conformance::direct::{HANG, until};
-    use lockkit_core::limits::RETRY_PAUSE_MIN;
+    use lockkit_core::{BootInstant, TimeSource, limits::RETRY_PAUSE_MIN};
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::{
@@ -223,15 +224,17 @@ mod tests {
         topology::{Connector, Dialer, Login, Topology},
     };
 
+    const UNKNOWN_NODE: &str = "*4\r\n$0\r\n\r\n:0\r\n$0\r\n\r\n:0\r\n";
+
+    fn nodes_at(topology: Topology) -> Nodes {
+        let dialer = Dialer { login: Login::default(), tls: None, timeout: HANG };
+        let connector = Connector { topology, dialer, sentinel_login: Login::default(), cluster_retries: 0 };
+        Nodes::connect(&connector, HANG, Hints::default())
+    }
+
     /// Connects to one node.
     async fn node_at(server: ScriptedServer) -> (Nodes, OpenConnection) {
-        let connector = Connector {
-            topology: Topology::Single(server.address),
-            dialer: Dialer { login: Login::default(), tls: None, timeout: HANG },
-            sentinel_login: Login::default(),
-            cluster_retries: 0,
-        };
-        let nodes = Nodes::connect(&connector, HANG, Hints::default());
+        let nodes = nodes_at(Topology::Single(server.address));
         let open = nodes.get(0).unwrap().connection(Instant::now() + HANG).await.unwrap();
         (nodes, open)
     }
@@ -268,7 +271,6 @@ mod tests {
     /// Asks a node that does not reply over this connection. Returns how often it was asked to remove the key, once
     /// nothing waits for its reply.
     async fn clean_ups_of_a_late_ask(is_over: bool) -> usize {
-        const UNKNOWN_NODE: &str = "*4\r\n$0\r\n\r\n:0\r\n$0\r\n\r\n:0\r\n";
         let (asks, clean_ups) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
         let counts = (Arc::clone(&asks), Arc::clone(&clean_ups));
         let server = ScriptedServer::start(|_| {
@@ -336,5 +338,43 @@ mod tests {
             () = until("it was repeated", async || tries.load(SeqCst) > TRIES as usize) => {}
         }
         assert!(start.elapsed() > RETRY_PAUSE_MIN * TRIES, "{:?}", start.elapsed());
+    }
+
+    /// A second for each node that was asked.
+    struct AskClock(Arc<AtomicU64>);
+
+    impl TimeSource for AskClock {
+        fn now(&self) -> BootInstant {
+            BootInstant::from_start(Duration::from_secs(self.0.load(SeqCst)))
+        }
+    }
+
+    /// A write-back extends no key.
+    #[tokio::test]
+    async fn lease_of_a_written_back_grant_counts_from_its_ask() {
+        let asks = Arc::<AtomicU64>::default();
+        let mut addresses = Vec::new();
+        for counter in [7, 8, 9] {
+            let (asks, scripts) = (Arc::clone(&asks), AtomicUsize::default());
+            let server = ScriptedServer::start(|_| {
+                move |_, words: &[String]| match &*words[0] {
+                    "EVALSHA" if words[3] == NODE => Answer::Text(UNKNOWN_NODE.to_owned()),
+                    "EVALSHA" if scripts.fetch_add(1, SeqCst) == 0 => {
+                        asks.fetch_add(1, SeqCst);
+                        Answer::Text(format!(":{counter}\r\n"))
+                    }
+                    "EVALSHA" => Answer::Text(":10\r\n".to_owned()),
+                    _ => greeting(words),
+                }
+            });
+            addresses.push(server.await.address);
+        }
+        let (nodes, clock) = (nodes_at(Topology::Replicas(addresses)), Clock::new(AskClock(asks)));
+        let rejoiner = Rejoiner::new(nodes.clone(), HANG, clock.clone(), CancellationToken::new());
+        let requests = RequestBuilder { ttl_ms: 1000, keep_ms: 1000 };
+        let context = SessionContext { nodes, requests, ttl: HANG, clock, rejoiner };
+        let outcome = context.attempt(&Arc::new(keys()), &"{}".into()).await;
+        let AttemptOutcome::Won(won) = outcome else { panic!("{outcome:?}") };
+        assert_eq!((won.token.get(), won.armed_at), (10, BootInstant::from_start(Duration::ZERO)));
     }
 }
