@@ -66,7 +66,12 @@ fn killed_watcher_is_replaced() {
     for _ in 0..3 {
         let watcher = watcher_of(holder.pid()).unwrap().pid;
         kill_process(Pid::from_raw(watcher).unwrap(), Signal::KILL).unwrap();
-        eventually("another watcher", || watcher_of(holder.pid()).filter(|other| other.pid != watcher));
+        let other =
+            eventually("another watcher", || watcher_of(holder.pid()).filter(|other| other.pid != watcher));
+        // Else the next holder would start beside the job of a killed one.
+        eventually("the lock at the watcher", || {
+            other.descriptors().iter().any(|(_, target)| target.ends_with("/a.lock")).then_some(())
+        });
     }
     assert!(!members(group).is_empty());
     assert_eq!(done(home.run(&["--timeout", "0s", "a"], "")).status, 75, "still locked");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkit_testbed::Redis;
+use lockkit_testbed::{Proxy, Redis, eventually};
 
 use crate::harness::{Home, Started, WAITS, done};
 
@@ -61,4 +61,49 @@ fn refusal_ends_the_wait_at_once() {
     let redis = crate::harness::redis_with_password("hunter2");
     let refused = Started::new(&mut home.run(&["--backend", &redis.url(), "a"], "echo ran")).done();
     assert_eq!((refused.status, &*refused.stdout), (77, ""), "{}", refused.stderr);
+}
+
+/// A server with a lock that another program holds.
+fn with_a_busy_lock() -> (Redis, Proxy) {
+    let redis = Redis::start().unwrap();
+    redis.cli(&["SET", "a", "another program's"]).unwrap();
+    let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
+    (redis, proxy)
+}
+
+#[test]
+fn time_until_the_store_answers_is_part_of_the_time_limit() {
+    let (home, (_redis, proxy)) = (Home::new(), with_a_busy_lock());
+    proxy.refuse();
+    let url = format!("redis://{}", proxy.endpoint());
+    let options = ["--backend", &url, "--timeout", "1", "--connect-timeout", "60", "a"];
+    let mut run = Started::new(&mut home.run(&options, "echo ran"));
+    let mut messages = run.messages();
+    // After a second: nothing is left of the time limit, so the lock is only tried.
+    messages.until(WAITS);
+    proxy.pass();
+    messages.until("not acquired: ");
+    assert_eq!(run.wait(), 75);
+}
+
+/// What it leaves would cost other waiters up to two ttls. Only after a loss there is no time for that.
+#[test]
+fn wait_that_was_in_vain_is_withdrawn_although_that_takes_a_while() {
+    /// A busy machine may be too slow for a time limit.
+    const TRIES: usize = 3;
+    let home = Home::new();
+    let is_withdrawn = || {
+        let (redis, proxy) = with_a_busy_lock();
+        let url = format!("redis://{}?request_timeout=1s", proxy.endpoint());
+        let options = ["-q", "--backend", &url, "--timeout", "5", "a"];
+        let run = Started::new(&mut home.run(&options, "echo ran"));
+        let waiters = || redis.cli(&["ZCARD", "lockkit:{a}:queue"]).unwrap().number().unwrap();
+        eventually("the claim in the queue", || (waiters() == 1).then_some(()));
+        // The withdrawal is repeated over another connection.
+        proxy.stall_open();
+        let ended = run.done();
+        assert_eq!((ended.status, &*ended.stdout), (75, ""), "{}", ended.stderr);
+        waiters() == 0
+    };
+    assert!((0..TRIES).any(|_| is_withdrawn()), "it is still in the queue");
 }
