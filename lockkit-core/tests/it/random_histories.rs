@@ -177,6 +177,8 @@ fn silently_ended_session_is_noticed_within_one_heartbeat() {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 200,
+        // Each try with something left behind takes ten seconds, the least time until that is a failure.
+        max_shrink_time: 60_000,
         // Next to this file; the seeds in it are tried first.
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
         ..ProptestConfig::default()
