@@ -10,6 +10,13 @@ use crate::{
     store::StoreInfo,
 };
 
+/// One of this many quiet phases is so long that after the effects of a fault of a server have ended, clients are seen in
+/// queues again and granted in their order. Short runs end before the first of them.
+const LONG_QUIET_ONE_IN: usize = 6;
+
+/// How long it lasts after these effects have ended, which takes a ttl.
+const LONG_QUIET: Duration = Duration::from_secs(3);
+
 /// A quiet phase, then one or two faults at the same time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Step {
@@ -39,7 +46,9 @@ impl Schedule {
         let mut random = Rng::with_seed(seed);
         let (mut steps, mut sum) = (Vec::new(), Duration::ZERO);
         while sum < length || steps.len() < 2 {
-            let quiet = Duration::from_millis(random.u64(500..2_500));
+            let short = Duration::from_millis(random.u64(500..2_500));
+            let is_long = (steps.len() + 1).is_multiple_of(LONG_QUIET_ONE_IN);
+            let quiet = if is_long { scale.ttl + LONG_QUIET } else { short };
             let lock = random.usize(0..scale.locks);
             let faults = match steps.len() {
                 0 => vec![Fault::StopHolder { lock, length: StopLength::Overtaken }],
@@ -163,6 +172,13 @@ mod tests {
         assert_eq!(schedule(7), schedule(7));
         assert_ne!(schedule(7), schedule(8));
         assert!(schedule(7).length() >= Duration::from_secs(600));
+    }
+
+    #[test]
+    fn quiet_phases_outlast_the_effects_of_faults_now_and_then() {
+        let Schedule(steps) = Schedule::new(7, SCALE, &info(), Duration::from_secs(600));
+        let long: Vec<_> = (0..steps.len()).filter(|&number| steps[number].quiet > SCALE.ttl).collect();
+        assert!(long.len() > 10 && long.iter().enumerate().all(|(n, &step)| step == 6 * n + 5), "{long:?}");
     }
 
     #[test]
