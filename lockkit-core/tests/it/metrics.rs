@@ -202,9 +202,8 @@ async fn losses_of_sessions() {
 
 fn loss_with_the_runtime() {
     let _counted = Counted::begin();
-    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let guard = runtime.block_on(async { held(&client(&MemoryServer::new()).await, NAME).await });
-    drop(runtime);
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let guard = runtime.unwrap().block_on(async { held(&client(&MemoryServer::new()).await, NAME).await });
     assert!(!guard.is_held());
 }
 
