@@ -53,7 +53,7 @@ impl RequestError {
         Self { effect, kind, breaks: Breaks::Nothing, message: message.into() }
     }
 
-    /// No reply within the time limit: the connection may be a black hole.
+    /// Returns the fault that no reply came within the time limit: the connection may be a black hole.
     pub(crate) fn no_reply() -> Self {
         Self {
             breaks: Breaks::Connection,
@@ -61,29 +61,29 @@ impl RequestError {
         }
     }
 
-    /// The connection has ended before the reply.
+    /// Returns the fault that the connection has ended before the reply.
     pub(crate) fn connection_ended() -> Self {
         let message = "the connection to Redis ended before the answer";
         Self { breaks: Breaks::Connection, ..Self::new(Effect::Unknown, ErrorKind::Unavailable, message) }
     }
 
-    /// The server is no longer a master.
+    /// Returns the fault that the server is no longer a master.
     pub(crate) fn demoted() -> Self {
         let message = "the server is no longer a master";
         Self { breaks: Breaks::Connection, ..Self::new(Effect::Busy, ErrorKind::Unavailable, message) }
     }
 
-    /// The session is closed.
+    /// Returns the fault that the session is closed.
     pub(crate) fn session_closed() -> Self {
         Self::new(Effect::NotSent, ErrorKind::Closed, "the session is over")
     }
 
-    /// An answer of unexpected form.
+    /// Returns the fault that an answer has an unexpected form.
     pub(crate) fn unexpected(what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Effect::Refused, ErrorKind::Unexpected, what)
     }
 
-    /// The same fault, of a server that is not used as a node of a cluster.
+    /// Returns the same fault, of a server that is not used as a node of a cluster.
     #[must_use]
     pub(crate) fn without_cluster(self) -> Self {
         match self.effect {
@@ -95,13 +95,13 @@ impl RequestError {
         }
     }
 
-    /// The same fault, of the server at this address.
+    /// Returns the same fault, of the server at this address.
     #[must_use]
     pub(crate) fn at(self, server: impl fmt::Display) -> Self {
         Self { message: format!("{server}: {}", self.message).into(), ..self }
     }
 
-    /// The same fault, with what to check.
+    /// Returns the same fault, with what to check.
     #[must_use]
     pub(crate) fn with_question(self, question: &str) -> Self {
         Self { message: format!("{} ({question})", self.message).into(), ..self }
@@ -116,7 +116,8 @@ impl RequestError {
         Some(Self { message: message.into(), ..faults.into_iter().nth(decisive)? })
     }
 
-    /// The same fault, which says of a refused login that it was for a Sentinel: Sentinels have users of their own.
+    /// Returns the same fault, which says of a refused login that it was for a Sentinel: Sentinels have users of their
+    /// own.
     #[must_use]
     pub(crate) fn of_sentinels(self) -> Self {
         if self.kind != ErrorKind::Denied {
@@ -130,7 +131,8 @@ impl RequestError {
         Self::new(Effect::Refused, ErrorKind::Denied, message)
     }
 
-    /// The same fault, before the request was sent. A refusal stays one: the server would refuse the next login, too.
+    /// Returns the same fault, before the request was sent. A refusal stays one: the server would refuse the next
+    /// login, too.
     #[must_use]
     pub(crate) fn before_sending(self) -> Self {
         match self.effect {
@@ -149,8 +151,8 @@ impl RequestError {
         self.effect == Effect::Unknown
     }
 
-    /// The same fault, of a request to a cluster. The client crate sends up to five copies, and reports what became of the
-    /// last one: that its node could not be reached does not mean that no copy left this process.
+    /// Returns the same fault, of a request to a cluster. The client crate sends up to five copies, and reports what
+    /// became of the last one: that its node could not be reached does not mean that no copy left this process.
     #[must_use]
     pub(crate) fn of_last_copy(self) -> Self {
         match self.effect {
@@ -210,7 +212,7 @@ impl From<RedisError> for RequestError {
 }
 
 impl RequestError {
-    /// The table for errors of the server, by their first word.
+    /// Maps errors of the server, by their first word.
     fn from_server(code: &str, message: String) -> Self {
         if let Some(advice) = misdirected(code, &message) {
             return Self::new(Effect::Refused, ErrorKind::InvalidConfig, format!("{advice} ({message})"));

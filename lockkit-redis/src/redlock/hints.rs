@@ -67,7 +67,7 @@ impl Default for Hints {
 }
 
 impl Hints {
-    /// The hints of a session, and the attempts whose holds were broken: of any client, and once from each node.
+    /// Returns the hints of a session, and the attempts whose holds were broken: of any client, and once from each node.
     pub(super) fn of_session() -> (Self, mpsc::Receiver<ClaimId>) {
         let (broken, received) = mpsc::channel(BROKEN_MAX);
         (Self { broken: Some(broken), ..Self::default() }, received)

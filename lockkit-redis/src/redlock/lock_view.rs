@@ -35,13 +35,13 @@ impl LockView {
         view
     }
 
-    /// The error if these answers do not suffice.
+    /// Returns the error if these answers do not suffice.
     pub(super) fn no_majority(&self, nodes: &Nodes) -> RequestError {
         nodes.no_majority(&self.faults)
     }
 }
 
-/// The value that a majority has.
+/// Returns the value that a majority has.
 pub(super) fn majority_value<'a, T: Eq + std::hash::Hash + ?Sized>(
     all: impl Iterator<Item = &'a T>,
     majority: usize,
@@ -49,7 +49,7 @@ pub(super) fn majority_value<'a, T: Eq + std::hash::Hash + ?Sized>(
     votes(all).into_iter().find(|(_, count)| *count >= majority).map(|(one, _)| one)
 }
 
-/// How often each value occurs.
+/// Returns how often each value occurs.
 pub(super) fn votes<'a, T: Eq + std::hash::Hash + ?Sized>(
     all: impl Iterator<Item = &'a T>,
 ) -> HashMap<&'a T, usize> {

@@ -62,7 +62,7 @@ impl Node {
         Self { name, address: number, members, clean_up_retries, late_asks, server }
     }
 
-    /// Host and port.
+    /// Returns its host and port.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -106,7 +106,7 @@ impl Node {
         Ok(self.members.marker(self.address))
     }
 
-    /// What the node reports about itself; `None` where the user has no right to INFO.
+    /// Returns what the node reports about itself; `None` where the user has no right to INFO.
     pub(super) async fn info(&self) -> Result<Option<ServerInfo>, RequestError> {
         self.server.info().await
     }
@@ -143,7 +143,7 @@ async fn execute(open: &OpenConnection, request: &NodeCall, marker: &str) -> Res
     answer.inspect_err(|fault| open.note_failure(fault))
 }
 
-/// The name of the node at this address, for errors and for the set-up.
+/// Returns the name of the node at this address, for errors and for the set-up.
 pub(super) fn name_of(address: &Address) -> String {
     match address {
         Address::Tcp(host, port) => format!("{}:{port}", host.to_ascii_lowercase()),

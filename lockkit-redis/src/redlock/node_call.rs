@@ -16,13 +16,13 @@ pub(super) struct NodeCall {
 }
 
 impl NodeCall {
-    /// A call that a node executes only if its marker is the expected one. The key of the marker is passed as the last
-    /// key.
+    /// Returns a call that a node executes only if its marker is the expected one. The key of the marker is passed as
+    /// the last key.
     pub(super) fn at_member(script: &'static Script, keys: &[&str]) -> Self {
         Self { call: Call::about(script, &[keys, &[NODE]].concat()), needs_marker: true }
     }
 
-    /// A call that any node executes.
+    /// Returns a call that any node executes.
     pub(super) fn at_any(script: &'static Script, key: &str) -> Self {
         Self { call: Call::about(script, &[key]), needs_marker: false }
     }
@@ -37,12 +37,12 @@ impl NodeCall {
         self
     }
 
-    /// Whether only nodes that count may execute it.
+    /// Returns whether only nodes that count may execute it.
     pub(super) fn needs_marker(&self) -> bool {
         self.needs_marker
     }
 
-    /// The call for the node with this marker.
+    /// Returns the call for the node with this marker.
     pub(super) fn to(&self, marker: &str) -> Cow<'_, Call> {
         if self.needs_marker { Cow::Owned(self.call.clone().arg(marker)) } else { Cow::Borrowed(&self.call) }
     }

@@ -17,7 +17,7 @@ use crate::{
     topology::{Connector, Topology},
 };
 
-/// More than half.
+/// Returns how many nodes are more than half.
 pub(super) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
@@ -65,7 +65,7 @@ impl Nodes {
         self.all.get(number).cloned()
     }
 
-    /// The name of this node.
+    /// Returns the name of this node.
     pub(super) fn name(&self, number: usize) -> &str {
         self.all.get(number).map_or("", |node| node.name())
     }
@@ -104,7 +104,7 @@ impl Nodes {
         self.ask_some((0..self.count()).collect(), call, parse)
     }
 
-    /// As [`ask`](Self::ask), but only these nodes.
+    /// Sends a request to these nodes, as [`ask`](Self::ask) does to all.
     pub(super) fn ask_some<T, P>(
         &self,
         numbers: Vec<usize>,
@@ -153,7 +153,7 @@ impl Nodes {
         while round.next(true).await.is_some() {}
     }
 
-    /// A majority granted, but its keys may have expired.
+    /// Returns the error of a majority that granted, but whose keys may have expired.
     pub(super) fn too_slow(&self) -> RequestError {
         RequestError::new(
             Effect::Busy,
@@ -162,12 +162,12 @@ impl Nodes {
         )
     }
 
-    /// The error without a majority: names each node that did not take part.
+    /// Returns the error without a majority, which names each node that did not take part.
     pub(super) fn no_majority(&self, faults: &[NodeFault]) -> RequestError {
         self.summary("no majority of the nodes", self.majority(), faults)
     }
 
-    /// The error if not all nodes took part.
+    /// Returns the error if not all nodes took part.
     pub(super) fn not_all(&self, faults: &[NodeFault]) -> RequestError {
         self.summary("every node is needed", self.count(), faults)
     }

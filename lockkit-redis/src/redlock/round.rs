@@ -105,7 +105,7 @@ struct ReplyState<T> {
 }
 
 impl<T> Replies<T> {
-    /// The next reply; `None` once there will be no more.
+    /// Returns the next reply; `None` once there will be no more.
     fn take(&self) -> Poll<Option<(usize, T)>> {
         let mut state = self.lock();
         match state.arrived.pop() {

@@ -39,7 +39,7 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// A request about the lock and its counter.
+    /// Returns a request about the lock and its counter.
     fn request(&self, script: &'static Script) -> NodeCall {
         NodeCall::at_member(script, &[self.keys.lock(), self.keys.token_counter()]).arg(&self.id.to_string())
     }
@@ -84,7 +84,7 @@ impl RequestBuilder {
         attempt.request(&PROCLAIM).arg(metadata).number(self.keep_ms)
     }
 
-    /// The heartbeat of held locks.
+    /// Returns the heartbeat of held locks.
     pub(super) fn renew<'a>(&self, held: impl Iterator<Item = &'a Attempt> + Clone) -> NodeCall {
         let keys = held.clone().flat_map(|attempt| [attempt.keys.lock(), attempt.keys.token_counter()]);
         let request = NodeCall::at_member(&RENEW, &keys.collect::<Vec<_>>());
@@ -105,17 +105,17 @@ pub(super) fn write_record(
     request.arg(&attempt.id.to_string()).number(token.get()).number(number).arg(record).number(keep_ms)
 }
 
-/// The channel on which waiters get hints that this lock may be free.
+/// Returns the channel on which waiters get hints that this lock may be free.
 pub(super) fn released_channel(lock: &str) -> String {
     format!("{RELEASED_CHANNEL_PREFIX}{lock}")
 }
 
-/// The rest of a channel of releases: the key of its lock, or its group and that key.
+/// Returns the rest of a channel of releases: the key of its lock, or its group and that key.
 pub(super) fn released_lock(channel: &str) -> Option<&str> {
     channel.strip_prefix(RELEASED_CHANNEL_PREFIX)
 }
 
-/// The channel that notifies all clients of a hold that an operator has broken. No lock has an empty key.
+/// Returns the channel that notifies all clients of a hold that an operator has broken. No lock has an empty key.
 pub(super) fn broken_channel() -> String {
     released_channel("")
 }
@@ -125,7 +125,7 @@ pub(super) fn inspect(lock: &LockKeys) -> NodeCall {
     inspection(lock, "")
 }
 
-/// As [`inspect`], with the remaining time: for an operator, who may read it.
+/// Reads the state of a lock as [`inspect`] does, with the remaining time: for an operator, who may read it.
 pub(super) fn inspect_with_remaining(lock: &LockKeys) -> NodeCall {
     inspection(lock, "pttl")
 }
@@ -142,7 +142,7 @@ pub(super) fn break_hold(lock: &LockKeys, value: &str, above: u64, keep_ms: u64)
     request.arg(&released_channel(lock.lock())).arg(&broken_channel())
 }
 
-/// Whether a node has ended a hold; `None` from a node that has lost its data.
+/// Returns whether a node has ended a hold; `None` from a node that has lost its data.
 pub(super) fn was_broken(answer: Value) -> Result<Option<bool>, RequestError> {
     match redis::from_redis_value::<i64>(answer)? {
         EMPTY => Ok(None),
@@ -206,7 +206,7 @@ pub(super) enum RenewReply {
     Free,
 }
 
-/// One reply for each lock, or `None` from a node that has lost its data.
+/// Returns one reply for each lock, or `None` from a node that has lost its data.
 pub(super) fn renew_replies(answer: Value, asked: usize) -> Result<Option<Vec<RenewReply>>, RequestError> {
     let numbers: Vec<i64> = redis::from_redis_value(answer)?;
     if numbers.is_empty() && asked > 0 {
@@ -263,7 +263,7 @@ pub(super) struct LockState {
     pub(super) pttl: i64,
 }
 
-/// The state of a lock; `None` from a node that has lost its data.
+/// Returns the state of a lock; `None` from a node that has lost its data.
 pub(super) fn lock_state(answer: Value) -> Result<Option<LockState>, RequestError> {
     if matches!(&answer, Value::Array(parts) if parts.is_empty()) {
         return Ok(None);
@@ -281,7 +281,7 @@ pub(super) struct RecordState {
     pub(super) lost: u64,
 }
 
-/// A record; `None` from a node that has lost its data.
+/// Returns a record; `None` from a node that has lost its data.
 pub(super) fn record_state(answer: Value) -> Result<Option<RecordState>, RequestError> {
     if matches!(&answer, Value::Array(parts) if parts.is_empty()) {
         return Ok(None);

@@ -89,7 +89,7 @@ impl Dialer {
         Ok(connection)
     }
 
-    /// The fault of servers that have not answered in time.
+    /// Returns the fault of servers that have not answered in time.
     pub(crate) fn no_reply<'a>(&self, servers: impl IntoIterator<Item = &'a Address>) -> RequestError {
         let servers: Vec<String> = servers.into_iter().map(Address::to_string).collect();
         let fault = RequestError::no_reply();

@@ -171,7 +171,7 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// The same, for requests to a cluster that must not be sent twice.
+    /// Returns the connector for requests to a cluster that must not be sent twice.
     #[must_use]
     pub(crate) fn without_retries(self) -> Self {
         Self { cluster_retries: 0, ..self }
@@ -197,7 +197,7 @@ impl Connector {
         opened.unwrap_or_else(|_| Err(self.no_reply())).map_err(RequestError::before_sending)
     }
 
-    /// The fault of servers that have not answered in time.
+    /// Returns the fault of servers that have not answered in time.
     pub(crate) fn no_reply(&self) -> RequestError {
         self.dialer.no_reply(match &self.topology {
             Topology::Single(address) => std::slice::from_ref(address),
@@ -299,8 +299,8 @@ impl Connector {
         Ok(Connection::Cluster { connection, masters })
     }
 
-    /// Why there is no connection to a cluster, node by node where they do not let the client in: the client crate calls
-    /// them unreachable.
+    /// Returns why there is no connection to a cluster, node by node where they do not let the client in: the client
+    /// crate calls them unreachable.
     async fn why_no_cluster(&self, addresses: &[Address], fault: RequestError) -> RequestError {
         let asked = addresses.iter().map(|address| async move {
             let opened =

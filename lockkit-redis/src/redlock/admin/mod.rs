@@ -116,28 +116,28 @@ async fn look_at_lock(nodes: &Nodes, keys: &LockKeys) -> Result<Vec<LockState>, 
     if is_known(&view.seen) { Ok(view.seen) } else { Err(view.no_majority(nodes)) }
 }
 
-/// Whether no majority is known to have the lock, but nodes that have not answered may have it too. `count`: of all
-/// nodes.
+/// Returns whether no majority is known to have the lock, but nodes that have not answered may have it too. `count`: of
+/// all nodes.
 fn is_undecided(seen: &[LockState], count: usize, majority: usize) -> bool {
     let values = seen.iter().map(|one| &*one.value).filter(|value| !value.is_empty());
     let best = votes(values).into_values().max().unwrap_or_default();
     best < majority && best + count.saturating_sub(seen.len()) >= majority
 }
 
-/// The highest counter: at least the token of the grant, which a majority has as its counter, or a higher one. Nodes that
-/// missed the grant have lower ones.
+/// Returns the highest counter: at least the token of the grant, which a majority has as its counter, or a higher one.
+/// Nodes that missed the grant have lower ones.
 fn highest_counter(seen: &[LockState]) -> u64 {
     seen.iter().map(|one| one.counter).max().unwrap_or_default()
 }
 
-/// The value that a majority of the nodes has, if any.
+/// Returns the value that a majority of the nodes has, if any.
 fn held_value(seen: &[LockState], majority: usize) -> Option<&[u8]> {
     let value = majority_value(seen.iter().map(|one| &*one.value), majority);
     value.filter(|value| !value.is_empty())
 }
 
-/// The holder at a majority of the nodes. The value of a lock is the secret that releases it. It is shown only together
-/// with metadata, which no other program writes; any other holder is shown by the lock's key.
+/// Returns the holder at a majority of the nodes. The value of a lock is the secret that releases it. It is shown only
+/// together with metadata, which no other program writes; any other holder is shown by the lock's key.
 fn holder(keys: &LockKeys, seen: &[LockState], majority: usize) -> Option<Contender> {
     let value = held_value(seen, majority)?;
     let having = || seen.iter().filter(|one| one.value == value);

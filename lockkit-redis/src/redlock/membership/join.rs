@@ -73,7 +73,7 @@ pub(crate) fn join(
     answered().try_for_each(|(address, found)| nodes.members.admit(address, found))
 }
 
-/// The error if no majority of the nodes counts.
+/// Returns the error if no majority of the nodes counts.
 fn no_majority(nodes: &Nodes, observations: &[Observation]) -> RequestError {
     let markers: Vec<Marker> = observations
         .iter()
@@ -179,7 +179,7 @@ fn different_sets(nodes: &Nodes, address: usize, other: usize) -> RequestError {
     ))
 }
 
-/// The error if two addresses lead to one node.
+/// Returns the error if two addresses lead to one node.
 pub(crate) fn same_server(nodes: &Nodes, address: usize, other: usize) -> RequestError {
     invalid(format!(
         "{} and {} are the same server: every node must be a different one",

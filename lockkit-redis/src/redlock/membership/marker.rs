@@ -34,12 +34,12 @@ pub(crate) struct NodeIdentity {
 }
 
 impl NodeIdentity {
-    /// The marker of a node that counts.
+    /// Returns the marker of a node that counts.
     pub(crate) fn ready(&self) -> String {
         format!("{READY} {self}")
     }
 
-    /// The marker between the two steps of the set-up.
+    /// Returns the marker between the two steps of the set-up.
     pub(crate) fn preparing(&self) -> String {
         format!("{PREPARING} {self}")
     }
@@ -85,12 +85,12 @@ impl Marker {
     }
 }
 
-/// A new note for a node without a marker.
+/// Returns a new note for a node without a marker.
 pub(crate) fn empty_note() -> String {
     format!("{EMPTY}{:032x}", fastrand::u128(..))
 }
 
-/// A new set's id.
+/// Returns a new set's id.
 pub(crate) fn random_set_id() -> String {
     format!("{:016x}", fastrand::u64(..))
 }
@@ -99,7 +99,7 @@ pub(crate) fn milliseconds(max_ttl: Duration) -> u64 {
     u64::try_from(max_ttl.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The names of a set's nodes, as each node stores them.
+/// Returns the names of a set's nodes, as each node stores them.
 pub(crate) fn join_names(names: &[String]) -> String {
     names.join(&NAMES.to_string())
 }

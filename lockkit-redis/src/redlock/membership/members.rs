@@ -113,7 +113,7 @@ impl Members {
         Ok(())
     }
 
-    /// Whether this node counts in another set.
+    /// Returns whether this node counts in another set.
     pub(crate) fn is_of_another_set(&self, found: &NodeState) -> bool {
         let Marker::Ready(identity) = Marker::parse(&found.marker) else { return false };
         self.lock().set.as_ref().is_some_and(|set| set.identity(identity.number) != identity)
@@ -124,13 +124,13 @@ impl Members {
         self.exchanged.cancelled().await;
     }
 
-    /// The marker of the node at this address.
+    /// Returns the marker of the node at this address.
     pub(crate) fn marker(&self, address: usize) -> Option<Arc<str>> {
         self.lock().markers.get(address).cloned().flatten()
     }
 
-    /// Which node a server without data at this address must be: the one that was found there before, or the one with
-    /// its name.
+    /// Returns which node a server without data at this address must be: the one that was found there before, or the
+    /// one with its name.
     pub(crate) fn expected_identity(&self, address: usize) -> Option<NodeIdentity> {
         let state = self.lock();
         let set = state.set.as_ref()?;
@@ -143,7 +143,7 @@ impl Members {
         Some(set.identity(number))
     }
 
-    /// The names of the set's nodes at the set-up, as each node stores them.
+    /// Returns the names of the set's nodes at the set-up, as each node stores them.
     pub(crate) fn names_of_set(&self) -> String {
         self.lock().set.as_ref().map(|set| join_names(&set.names)).unwrap_or_default()
     }

@@ -160,7 +160,7 @@ impl Rejoiner {
         })
     }
 
-    /// Whether a node in this state counts.
+    /// Returns whether a node in this state counts.
     pub(crate) fn counts(&self, number: usize, state: &NodeState) -> bool {
         let members = &self.nodes.members;
         members.admit(number, state).is_ok() && members.marker(number).as_deref() == Some(&*state.marker)
@@ -179,7 +179,8 @@ impl Rejoiner {
         }
     }
 
-    /// What the node may have lost, by the other nodes; `None` if fewer than a majority of the set count among them.
+    /// Returns what the node may have lost, by the other nodes; `None` if fewer than a majority of the set count among
+    /// them.
     async fn known_by_others(&self, number: usize) -> Option<LostData> {
         // By marker, so that no node counts twice.
         let others: HashMap<String, NodeState> = look_at_all(&self.nodes)

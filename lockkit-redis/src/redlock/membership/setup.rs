@@ -119,7 +119,7 @@ async fn prepare(nodes: &Nodes, seen: &[NodeState], max_ttl_ms: u64) -> Result<V
     Ok((0..nodes.count()).map(prepared).collect())
 }
 
-/// The nodes that still need the second step, if some nodes of the set count already.
+/// Returns the nodes that still need the second step, if some nodes of the set count already.
 fn nodes_to_finish(seen: &[NodeState]) -> Result<Vec<Prepared>, RequestError> {
     let markers: Vec<Marker> = seen.iter().map(|found| Marker::parse(&found.marker)).collect();
     let Some(ready) = markers.iter().find_map(|marker| match marker {
@@ -213,7 +213,7 @@ fn changed_meanwhile() -> RequestError {
     RequestError::new(Effect::Busy, ErrorKind::Unavailable, "a node changed during the set-up: run it again")
 }
 
-/// The replies in the order of the nodes; an error if one is missing.
+/// Returns the replies in the order of the nodes; an error if one is missing.
 fn require_all<T>(
     nodes: &Nodes,
     mut answers: Vec<(usize, Result<T, RequestError>)>,

@@ -122,19 +122,19 @@ async fn next_attempt(
     }
 }
 
-/// A random pause after an attempt that found the lock held. A majority has answered, so the pauses of the next outage
-/// begin again.
+/// Returns a random pause after an attempt that found the lock held. A majority has answered, so the pauses of the next
+/// outage begin again.
 fn pause_while_held(outage_pauses: &mut RetryPauses, ttl: Duration) -> Duration {
     *outage_pauses = retry_pauses();
     jittered(PAUSE_MAX.min(ttl / 3))
 }
 
-/// A random pause, from a third of `longest` to all of it.
+/// Returns a random pause, from a third of `longest` to all of it.
 fn jittered(longest: Duration) -> Duration {
     longest.mul_f64(fastrand::f64().mul_add(0.67, 0.33))
 }
 
-/// A random pause after a hint, where an attempt takes so long.
+/// Returns a random pause after a hint, where an attempt takes so long.
 fn pause_after_hint(hint: &Hint, attempt: Duration) -> Duration {
     let turns = hint.claims().map_or(TURN_MAX, |claims| {
         attempt.clamp(TURN_MIN, TURN_MAX).saturating_mul(u32::try_from(claims).unwrap_or(u32::MAX))

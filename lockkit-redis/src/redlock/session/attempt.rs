@@ -199,7 +199,7 @@ impl AskTask {
     }
 }
 
-/// The client's proposal for a counter: its wall clock.
+/// Returns the client's proposal for a counter: its wall clock.
 fn wall_clock_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)

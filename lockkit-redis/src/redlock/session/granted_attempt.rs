@@ -54,19 +54,19 @@ impl WonAttempt {
         Removal::begin(&context.nodes, request, &self.sent, RetryPolicy::Always, context.ttl)
     }
 
-    /// Whether a restore may be sent to this node. It may not once the release has begun, which must reach every node
-    /// that a restore was sent to, and must know of it. So it is noted first.
+    /// Returns whether a restore may be sent to this node. It may not once the release has begun, which must reach
+    /// every node that a restore was sent to, and must know of it. So it is noted first.
     pub(super) fn may_restore_at(&self, node: usize) -> bool {
         self.sent.mark_restored(node);
         !self.sent.has_ended()
     }
 
-    /// The number of the holder's next write, from 1.
+    /// Returns the number of the holder's next write, from 1.
     pub(super) fn next_write(&self) -> u64 {
         self.holder.writes.fetch_add(1, SeqCst) + 1
     }
 
-    /// The metadata that a restored lock gets.
+    /// Returns the metadata that a restored lock gets.
     pub(super) fn metadata(&self) -> Arc<str> {
         Arc::clone(&lock(&self.holder.metadata))
     }

@@ -197,7 +197,7 @@ impl RedlockSession {
     }
 }
 
-/// The nodes that did not take part, and why.
+/// Returns the nodes that did not take part, and why.
 fn faults(answers: &[Option<BatchReply>]) -> Vec<NodeFault> {
     let faults = answers.iter().enumerate().filter_map(|(node, answer)| match answer {
         Some(Err(fault)) => Some((node, Some(fault.clone()))),

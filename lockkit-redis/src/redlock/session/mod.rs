@@ -98,7 +98,7 @@ impl RedlockSession {
         self.lock().insert(claim, Hold { won, removal: None });
     }
 
-    /// The hold of this claim, unless its release has begun.
+    /// Returns the hold of this claim, unless its release has begun.
     fn active_hold(&self, claim: ClaimId) -> Option<WonAttempt> {
         self.lock().get(&claim).filter(|hold| hold.removal.is_none()).map(|hold| hold.won.clone())
     }

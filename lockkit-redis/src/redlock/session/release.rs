@@ -97,7 +97,7 @@ impl Removal {
         Self { nodes: nodes.clone(), keys_expired_at, progress }
     }
 
-    /// Whether all keys must have expired more than `ago` ago, confirmed or not.
+    /// Returns whether all keys must have expired more than `ago` ago, confirmed or not.
     pub(super) fn is_expired_since(&self, ago: Duration) -> bool {
         Instant::now() > self.keys_expired_at + ago
     }

@@ -56,7 +56,7 @@ impl SentRequests {
         self.touched.load(SeqCst) & bit(node) != 0
     }
 
-    /// Whether a restore was sent to any node.
+    /// Returns whether a restore was sent to any node.
     pub(super) fn was_restored(&self) -> bool {
         self.restored.load(SeqCst) != 0
     }

@@ -37,8 +37,8 @@ impl Votes {
         Self { votes: vec![None; nodes] }
     }
 
-    /// The votes for a write-back. Nodes that did not grant keep their vote; those that have not replied count as
-    /// silent.
+    /// Returns the votes for a write-back. Nodes that did not grant keep their vote; those that have not replied count
+    /// as silent.
     pub(super) fn for_write_back(asked: &Self) -> Self {
         let votes = asked.votes.iter().map(|vote| match vote {
             Some(Ok(ClaimReply::Mine(_))) => None,
@@ -77,7 +77,7 @@ impl Votes {
         })
     }
 
-    /// The nodes where the claim has the lock.
+    /// Returns the nodes where the claim has the lock.
     pub(super) fn owned_nodes(&self) -> Vec<usize> {
         self.replies()
             .filter(|(_, reply)| matches!(reply, ClaimReply::Mine(_)))
@@ -89,23 +89,23 @@ impl Votes {
         self.counters().count() >= self.majority()
     }
 
-    /// Whether no majority can grant any more.
+    /// Returns whether no majority can grant any more.
     fn is_majority_impossible(&self) -> bool {
         self.counters().count() + self.missing() < self.majority()
     }
 
-    /// Whether no majority can have the claim: too few nodes have it or did not reply.
+    /// Returns whether no majority can have the claim: too few nodes have it or did not reply.
     pub(super) fn is_lost(&self) -> bool {
         let unknown = self.votes.iter().filter(|vote| !matches!(vote, Some(Ok(_)))).count();
         self.counters().count() + unknown < self.majority()
     }
 
-    /// Whether no further vote on a write-back matters.
+    /// Returns whether no further vote on a write-back matters.
     pub(super) fn is_write_back_decided(&self) -> bool {
         self.is_owned_by_majority() || (self.is_majority_impossible() && self.is_contention_decided())
     }
 
-    /// The outcome of an ask; `is_over`: no more votes will come.
+    /// Returns the outcome of an ask; `is_over`: no more votes will come.
     pub(super) fn ask_outcome(&self, is_over: bool) -> AskOutcome {
         let votes_for = |value: u64| self.counters().filter(|counter| *counter == value).count();
         let best = self.counters().map(|value| (votes_for(value), value)).max();
@@ -129,7 +129,7 @@ impl Votes {
         }
     }
 
-    /// Whether the lock is busy: a majority replied, not counting empty nodes, and at least one of them refused.
+    /// Returns whether the lock is busy: a majority replied, not counting empty nodes, and at least one of them refused.
     pub(super) fn is_contended(&self) -> bool {
         let replied = self.replies().filter(|(_, reply)| *reply != ClaimReply::Empty).count();
         let is_refused = self.replies().any(|(_, reply)| reply == ClaimReply::Refused);
@@ -142,7 +142,7 @@ impl Votes {
         self.is_contended() || replied + self.missing() < self.majority()
     }
 
-    /// The nodes that did not take part, and why; `None` for a node that has lost its data.
+    /// Returns the nodes that did not take part, and why; `None` for a node that has lost its data.
     pub(super) fn faults(&self) -> Vec<NodeFault> {
         let faults = self.votes.iter().enumerate().filter_map(|(node, vote)| match vote {
             Some(Err(fault)) => Some((node, Some(fault.clone()))),

@@ -52,7 +52,7 @@ impl RedlockSession {
         Ok(true)
     }
 
-    /// The hold of a grant, unless it has ended.
+    /// Returns the hold of a grant, unless it has ended.
     pub(super) fn held(&self, grant: &Grant) -> Result<Option<WonAttempt>, RequestError> {
         if self.closed.is_cancelled() {
             return Err(RequestError::session_closed());
