@@ -179,8 +179,7 @@ impl Rejoiner {
         }
     }
 
-    /// Returns what the node may have lost, by the other nodes; `None` if fewer than a majority of the set count among
-    /// them.
+    /// Returns what the node may have lost, by the others; `None` if fewer than a majority of the set count among them.
     async fn known_by_others(&self, number: usize) -> Option<LostData> {
         // By marker, so that no node counts twice.
         let others: HashMap<String, NodeState> = look_at_all(&self.nodes)
