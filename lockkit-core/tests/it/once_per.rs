@@ -133,6 +133,20 @@ async fn the_period_that_was_decided_is_the_one_that_is_recorded() {
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn period_that_begins_during_the_wait_for_the_lock_is_recorded() {
+    let server = MemoryServer::new();
+    let (one, other) = (client(&server).await, client(&server).await);
+    let guard = one.lock(NAME).unwrap().acquire().await.unwrap();
+    let work = work(&other, Instant::now(), PERIOD - ONCE_READ_PAUSE / 4);
+    let (turn, ()) = tokio::join!(work.begin(), async {
+        sleep(ONCE_READ_PAUSE / 2).await;
+        guard.release().await.unwrap();
+    });
+    turn.unwrap().expect("the work of period 61").release().await.unwrap();
+    assert!(work.begin().await.unwrap().is_none(), "the work of period 61 is done a second time");
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn drain_is_not_taken_for_a_silent_store() {
     let server = MemoryServer::new();
     let (one, other, start) = (client(&server).await, client(&server).await, Instant::now());
