@@ -301,6 +301,24 @@ mod tests {
         assert_eq!(since.elapsed(), step);
     }
 
+    /// The key was moved, and would end with the session.
+    #[tokio::test(start_paused = true)]
+    async fn key_that_is_left_after_a_move_without_an_answer_outlasts_the_session() {
+        let script = Script::default();
+        let (session, held, entry) = held(&script).await;
+        session.pin(&held, Duration::from_secs(1)).await.unwrap();
+        script.rule(|call| if call.is("Txn") { Fate::Unanswered } else { Fate::Served });
+        let (armed_at, held) = (session.lease.now().after(TTL), [held]);
+        session.end_pins(&held, armed_at, Duration::from_millis(500)).await;
+        script.serve();
+        let ends_with_session = async || {
+            session.lease.keys(&session.server).await.unwrap().contains(&entry.key.clone().into_bytes())
+        };
+        assert!(ends_with_session().await);
+        session.leave(&held[0]).await.unwrap();
+        assert!(!ends_with_session().await);
+    }
+
     /// Its key would end with the session.
     #[tokio::test(start_paused = true)]
     async fn hold_that_is_left_while_a_heartbeat_waits_is_not_moved_back() {
