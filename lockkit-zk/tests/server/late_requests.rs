@@ -11,7 +11,8 @@ use zookeeper_client::Client;
 
 use crate::common::{
     LONG, acquire, acquire_as_keeper, bounded, fresh_name, heartbeat, held_create, is_entry_gone, is_renewed,
-    mark, node, own_ensemble, own_server, release, session_at, start, through_proxy, until,
+    mark, node, own_ensemble, own_server, queue, release, session_at, start, start_claim, through_proxy,
+    until,
 };
 
 /// An ensemble with a client that has two of its servers, and is at the leader.
@@ -146,6 +147,32 @@ async fn lose_creates(client: &MovingClient, names: &[LockName], claims_per_lock
     client.move_away();
     for claim in claims {
         assert!(is_entry_gone(&claim.ends().await), "its node may still be created");
+    }
+}
+
+/// To the look-up, a node that it may not read does not exist, like one that the server creates later.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_node_is_deleted_although_its_first_deletion_is_lost() {
+    /// `ZooDefs.OpCode.getData`, and `KeeperException.Code.NOAUTH`.
+    const GET_DATA: i32 = 4;
+    const NO_AUTH: i32 = -102;
+    let server = own_server();
+    let (proxy, session) = through_proxy(&server).await;
+    for wait in [true, false] {
+        let name = fresh_name();
+        release(&session, &acquire(&session, &name).await).await;
+        // The second node of the directory, and "any version".
+        let deletion = [&b"-lock-0000000001"[..], &(-1_i32).to_be_bytes()].concat();
+        proxy.hold_requests_from(&deletion);
+        proxy.refuse_requests(GET_DATA, NO_AUTH, 1);
+        proxy.swallow_reply(1);
+        let end = start_claim(&session, &name, wait).ends().await;
+        assert!(if wait { is_entry_gone(&end) } else { end.is_err() }, "{end:?}");
+        until("its deletion is under way", async || proxy.holds_bytes(&deletion)).await;
+        // What is held is lost with its connection.
+        proxy.reset();
+        proxy.pass();
+        until("the late node is gone", async || queue(&server, &name).is_empty()).await;
     }
 }
 

@@ -6,12 +6,12 @@ use lockkit_core::{
     LockName,
     backend::{LeaderWatch, Session},
 };
-use lockkit_testbed::Proxy;
+use lockkit_testbed::{Direction, Flow, Proxy};
 
 use crate::{
     common::{
-        LONG, acquire, bounded, contend, enqueued, fresh_name, node, own_server, plain, queue, release,
-        session, session_at, shared, until, url_through,
+        LONG, acquire, bounded, contend, enqueued, fresh_name, node, own_server, patient_url, plain, queue,
+        release, session, session_at, shared, until, url_through,
     },
     elections::{elections, lead, leader, proclaim},
 };
@@ -144,6 +144,26 @@ async fn dropped_futures_lose_no_change() {
         release(&session, &grant).await;
         bounded(watch.changed()).await;
     }
+}
+
+/// As when a re-check ends the wait while the connection is broken.
+#[tokio::test(flavor = "multi_thread")]
+async fn wait_dropped_before_the_leader_is_watched_again_loses_no_change() {
+    let (server, name) = (shared(), fresh_name());
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (session, observer) = (session(server, LONG).await, session_at(&patient_url(&proxy), LONG).await);
+    let grant = lead(&session, &name, "1").await;
+    let mut watch = watch(&observer, &name).await;
+    proxy.set(Direction::Requests, Flow::Hold);
+    assert!(proclaim(&session, &grant, "2", 2).await);
+    tokio::select! {
+        () = watch.changed() => panic!("reported before it is watched again"),
+        () = until("it is read again", async || proxy.holds(&node(&name))) => {}
+    }
+    proxy.pass();
+    bounded(watch.changed()).await;
+    release(&session, &grant).await;
+    bounded(watch.changed()).await;
 }
 
 /// The server keeps a watch on a missing node until somebody creates the node or removes the watch.
