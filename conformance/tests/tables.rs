@@ -1,6 +1,9 @@
 //! The tables in docs/ list exactly the cases of this suite, and the bugs that cases refer to.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "self_check/unproven.rs"]
+mod unproven;
+
 use std::{
     collections::BTreeSet,
     fs,
@@ -8,6 +11,9 @@ use std::{
 };
 
 use lockkit_conformance::{Case, cases};
+
+/// The cases that neither a wrong backend nor a mutation shows to fail: a reason, then one case per line.
+const UNSHOWN: &str = include_str!("unshown.txt");
 
 const HINT: &str = "run `cargo xtask conformance`, then `cargo xtask guarantees`";
 
@@ -77,6 +83,38 @@ fn test_sources() -> Vec<PathBuf> {
         }
     }
     files
+}
+
+/// The names of the cases that a source makes with `own_case!`.
+fn own_cases(source: &Path) -> Vec<String> {
+    let text = fs::read_to_string(source).unwrap_or_default();
+    let is_end = |c: char| !c.is_alphanumeric() && c != '_';
+    let calls = text.split("own_case!(").skip(1);
+    calls.map(|rest| rest.trim_start().split(is_end).next().unwrap_or_default().to_owned()).collect()
+}
+
+/// The tests that mutations must turn red.
+fn reds() -> BTreeSet<String> {
+    let patches = fs::read_dir(root().join("xtask/mutations")).unwrap();
+    let texts = patches.map(|patch| fs::read_to_string(patch.unwrap().path()).unwrap());
+    let of_patch = |text: String| {
+        let lines = text.lines().filter_map(|line| line.strip_prefix("# red: "));
+        lines.flat_map(str::split_whitespace).map(str::to_owned).collect::<Vec<_>>()
+    };
+    texts.flat_map(of_patch).map(|name| name.rsplit("::").next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn each_case_that_no_wrong_backend_fails_is_red_on_a_mutation_or_listed_with_a_reason() {
+    let own = test_sources().into_iter().flat_map(|source| own_cases(&source));
+    let due: BTreeSet<String> = own.chain(unproven::reasons().into_keys().map(str::to_owned)).collect();
+    let unshown: BTreeSet<String> = due.difference(&reds()).cloned().collect();
+    let listed: BTreeSet<String> =
+        UNSHOWN.lines().filter(|line| line.starts_with(' ')).map(|line| line.trim().to_owned()).collect();
+    let missing: Vec<_> = unshown.difference(&listed).collect();
+    assert!(missing.is_empty(), "red on no mutation, and not listed in unshown.txt: {missing:?}");
+    let wrong: Vec<_> = listed.difference(&unshown).collect();
+    assert!(wrong.is_empty(), "listed in unshown.txt, but unknown or red on a mutation: {wrong:?}");
 }
 
 /// The numbers after each `; bugs` of `own_case!` in a source.
