@@ -2,7 +2,6 @@
 
 use std::{collections::HashMap, fmt::Debug, sync::Mutex, time::Duration};
 
-use tokio::time::error::Elapsed;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -24,6 +23,11 @@ pub struct SessionState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "backends make it, and it says everything")]
 pub struct SessionOver;
+
+/// No reply has come in time: the request may still be executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NoReply;
 
 impl SessionState {
     /// Marks the session lost locally: the server reported its end, or the client abandons it. The keeper closes the
@@ -122,16 +126,16 @@ impl SessionState {
 ///
 /// # Errors
 ///
-/// Those of the request, and [`Elapsed`].
+/// Those of the request, and [`NoReply`].
 ///
 /// # Cancel safety
 ///
 /// As the request.
-pub async fn bounded<T, E: From<Elapsed>>(
+pub async fn bounded<T, E: From<NoReply>>(
     limit: Duration,
     request: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    tokio::time::timeout(limit, request).await?
+    tokio::time::timeout(limit, request).await.unwrap_or_else(|_| Err(NoReply.into()))
 }
 
 /// The locks that tries of one session have recently found busy.

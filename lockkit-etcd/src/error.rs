@@ -2,8 +2,11 @@
 
 use std::{borrow::Cow, error::Error as StdError, sync::Arc};
 
-use lockkit_core::{Error, ErrorKind, backend::tls::is_distrust, support::SessionOver};
-use tokio::time::error::Elapsed;
+use lockkit_core::{
+    Error, ErrorKind,
+    backend::tls::is_distrust,
+    support::{NoReply, SessionOver},
+};
 use tonic::{Code, ConnectError};
 
 use crate::client;
@@ -161,8 +164,8 @@ impl From<SessionOver> for RequestError {
 }
 
 /// There is no reply within the time limit of the request.
-impl From<Elapsed> for RequestError {
-    fn from(_: Elapsed) -> Self {
+impl From<NoReply> for RequestError {
+    fn from(_: NoReply) -> Self {
         Self::no_reply()
     }
 }

@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 
-use lockkit_core::{Error, ErrorKind, support::SessionOver};
-use tokio::time::error::Elapsed;
+use lockkit_core::{
+    Error, ErrorKind,
+    support::{NoReply, SessionOver},
+};
 use zookeeper_client::{Error as Client, MultiWriteError};
 
 /// What a failed request may have done.
@@ -114,8 +116,8 @@ impl From<SessionOver> for RequestError {
 }
 
 /// There is no reply within the time limit of the request.
-impl From<Elapsed> for RequestError {
-    fn from(_: Elapsed) -> Self {
+impl From<NoReply> for RequestError {
+    fn from(_: NoReply) -> Self {
         Self::no_reply()
     }
 }

@@ -251,7 +251,7 @@ impl Server {
     pub(crate) async fn close(&self, within: Duration) -> Result<(), RequestError> {
         self.state.mark_closed();
         let closed = self.wait_for_connection(ConnectionState::is_terminated);
-        Ok(tokio::time::timeout(within, closed).await?)
+        tokio::time::timeout(within, closed).await.map_err(|_| RequestError::no_reply())
     }
 
     /// Returns a watcher of the states from now on.
