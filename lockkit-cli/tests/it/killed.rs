@@ -68,7 +68,7 @@ fn killed_watcher_is_replaced() {
         kill_process(Pid::from_raw(watcher).unwrap(), Signal::KILL).unwrap();
         let other =
             eventually("another watcher", || watcher_of(holder.pid()).filter(|other| other.pid != watcher));
-        // Else the next holder would start beside the job of a killed one.
+        // Else the next holder would start while the job of a killed one still runs.
         eventually("the lock at the watcher", || {
             other.descriptors().iter().any(|(_, target)| target.ends_with("/a.lock")).then_some(())
         });
