@@ -139,8 +139,8 @@ pub trait Harness: Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns how many entries a case may leave in a store of its own for each of its locks, including those that the
-    /// store removes by itself. As many may belong to no lock. Unlimited by default.
+    /// Returns how many entries a case may leave for each of its locks, including those that the store removes by itself.
+    /// As many may belong to no lock. Unlimited by default.
     fn left_per_lock(&self) -> usize {
         usize::MAX
     }

@@ -10,15 +10,16 @@
 //! ```
 //!
 //! with `harness = false` in its manifest, so that `cargo test --test conformance` lists and filters single cases.
-//! `docs/adding-a-backend.md` is the guide.
+//! `docs/adding-a-backend.md` of the repository is the guide.
 //!
 //! * A [case](Case) has a name that says what holds, the [properties](Property) that it proves, and its
 //!   [needs](Need).
 //! * A case whose needs a backend does not claim, or its harness has no hook for, is *ignored with the reason*. It
 //!   never counts as passed.
 //! * After every case the suite checks for residue: each lock that the case used must be free again, no connection may be
-//!   left open, and a store of the case's own must hold no permanent entries but the permitted ones, and not more entries
-//!   per lock than the harness states. The shared store is checked after the last case.
+//!   left open and no task may still run. The store must hold no permanent entries but the permitted ones, and not more
+//!   entries per lock than the harness states. In the shared store, those count whose place contains the name of the
+//!   case; all others are checked after the last case.
 //! * Every bound on time is computed from what the backend declares (see [`Bounds`]).
 //! * The suite itself is tested: [`broken`] holds wrong backends, and `tests/self_check/` lists the cases that fail on
 //!   each.

@@ -4,16 +4,20 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lockkit_core::{ErrorKind, LockClient, LockName};
-use tokio::time::{Instant, sleep};
+use tokio::{
+    runtime::Handle,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
 use crate::{
-    Harness, Hook, Sharing, Store,
+    Entry, Harness, Hook, Sharing, Store,
     case::SuiteCase,
     context::{Context, Cx},
     descriptors::Descriptors,
 };
 
-/// Locks that the check for residue acquires again, per case.
+/// Locks that the check for residue acquires again, per case; of the others it sees the entries.
 const LOCKS_MAX: usize = 8;
 
 /// Pause between two listings of a store.
@@ -28,16 +32,21 @@ const CLOSE_MAX: Duration = Duration::from_secs(120);
 /// Runs a case, and checks what it leaves.
 pub(crate) async fn run_and_check(run: SuiteCase, context: &Cx) -> Result<()> {
     let descriptors = Descriptors::of_this_runtime()?;
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
     run(Arc::clone(context)).await?;
     let bound = context.check_residue().await?;
     // A client that was dropped closes its connections in the background.
     let start = Instant::now();
     loop {
-        let left = descriptors.left_open();
-        if left.is_empty() {
+        let (open, running) = (descriptors.left_open(), tasks().saturating_sub(before));
+        if open.is_empty() && running == 0 {
             return Ok(());
         }
-        ensure!(start.elapsed() <= bound.min(CLOSE_MAX), "residue: connections are left open: {left:?}");
+        if start.elapsed() > bound.min(CLOSE_MAX) {
+            ensure!(open.is_empty(), "residue: connections are left open: {open:?}");
+            bail!("residue: {running} tasks are still running");
+        }
         sleep(LIST_PAUSE).await;
     }
 }
@@ -55,13 +64,14 @@ impl Context {
         for link in self.links() {
             link.heal().await?;
         }
-        // In parallel: on a real server each close takes round trips.
-        let closing: Vec<_> =
-            clients.into_iter().map(|client| tokio::spawn(async move { client.close().await })).collect();
-        for closed in closing {
-            // A session that could not be closed ends with its ttl, which `bound` includes.
-            let _ = closed.await?;
-        }
+        // In parallel: on a real server each close takes round trips. A session that could not be closed ends with its
+        // ttl, which `bound` includes.
+        let mut closing = JoinSet::new();
+        clients.into_iter().for_each(|client| drop(closing.spawn(async move { client.close().await.ok() })));
+        self.take_sessions()
+            .into_iter()
+            .for_each(|session| drop(closing.spawn(async move { session.close().await.ok() })));
+        closing.join_all().await;
         let checker = LockClient::builder(self.store().backend()?)
             .ttl(self.long_ttl())
             .clock(self.clock())
@@ -82,40 +92,51 @@ impl Context {
             self.eventually(bound, &format!("nothing is left of {name:?}"), left).await?;
         }
         checker.close().await?;
-        // The shared store is checked after the last case.
-        if self.harness().hooks().contains(&Hook::Contents) && self.sharing() != Sharing::Shared {
+        if self.harness().hooks().contains(&Hook::Contents) {
             self.nothing_is_left(false, bound).await?;
         }
         Ok(bound)
     }
 
-    /// Waits until the store holds only what may stay, see [`nothing_is_left`].
+    /// Waits until the store holds only what may stay, see [`nothing_is_left`]. In the shared store, only what has the
+    /// name of the case counts.
     pub(crate) async fn nothing_is_left(&self, also_bounded: bool, within: Duration) -> Result<()> {
         // One more, for what belongs to no lock.
         let most = self.harness().left_per_lock().saturating_mul(self.names().len() + 1);
-        nothing_is_left(self.harness(), self.store(), also_bounded, most, within).await
+        let is_shared = self.sharing() == Sharing::Shared;
+        let is_ours = |entry: &Entry| !is_shared || names_case(&entry.place, self.case_name());
+        nothing_is_left(self.harness(), self.store(), is_ours, also_bounded, most, within).await
     }
+}
+
+/// Whether a place in a store contains the name of this case, and not as a part of a longer one.
+fn names_case(place: &str, case: &str) -> bool {
+    let is_part = |next: char| next.is_ascii_lowercase() || next == '_';
+    let mut around =
+        place.match_indices(case).map(|(start, _)| (&place[..start], &place[start + case.len()..]));
+    around.any(|(before, after)| !before.ends_with(is_part) && !after.starts_with(is_part))
 }
 
 /// Checks after the last case that the shared store holds no permanent entries that must not stay.
 pub(crate) async fn check_shared(harness: &Arc<dyn Harness>) -> Result<()> {
     let store = harness.store(Sharing::Shared)?;
-    nothing_is_left(&**harness, &*store, false, usize::MAX, END_MAX).await
+    nothing_is_left(&**harness, &*store, |_| true, false, usize::MAX, END_MAX).await
 }
 
-/// Waits until the store holds only what may stay and, unless `also_bounded`, what it removes by itself: clients that
-/// died or were cut off leave such entries. All together may be `most`.
+/// Waits until those entries of the store that `count` are only what may stay and, unless `also_bounded`, what it removes
+/// by itself: clients that died or were cut off leave such entries. All together may be `most`.
 async fn nothing_is_left(
     harness: &dyn Harness,
     store: &dyn Store,
+    count: impl Fn(&Entry) -> bool,
     also_bounded: bool,
     most: usize,
     within: Duration,
 ) -> Result<()> {
     let start = Instant::now();
     loop {
-        let all = match store.contents().await {
-            Ok(entries) => entries,
+        let all: Vec<Entry> = match store.contents().await {
+            Ok(entries) => entries.into_iter().filter(&count).collect(),
             // A cluster may be electing its leader.
             Err(_) if start.elapsed() <= within => {
                 sleep(LIST_PAUSE).await;
@@ -133,5 +154,19 @@ async fn nothing_is_left(
             bail!("residue: {} entries instead of at most {most}: {all:?}", all.len());
         }
         sleep(LIST_PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn place_names_a_case_by_its_whole_name() {
+        let places = ["/locks/a_case%2F1.2/entry", "a_case", "locks:{a_case/1.2}:queue"];
+        assert!(places.iter().all(|place| names_case(place, "a_case")));
+        let others = ["not_a_case/1.2", "a_case_more/1.2", "a_cases/1.2", "1.2"];
+        assert!(others.iter().all(|place| !names_case(place, "a_case")));
+        assert!(names_case("not_a_case/a_case", "a_case"));
     }
 }

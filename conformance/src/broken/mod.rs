@@ -104,6 +104,8 @@ pub enum Defect {
     EntryPerRelease,
     /// A closed session leaves a connection open.
     LeftConnection,
+    /// A release leaves a task.
+    LeftTask,
     /// A wait leaves a watch at the server.
     LeftWatch,
     /// The client relies on a lease for longer than the server grants.
@@ -192,7 +194,7 @@ pub enum Defect {
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 82] = [
+    pub const ALL: [Self; 83] = [
         Self::DoubleGrant,
         Self::EqualToken,
         Self::FallingToken,
@@ -233,6 +235,7 @@ impl Defect {
         Self::CounterWithoutTtl,
         Self::EntryPerRelease,
         Self::LeftConnection,
+        Self::LeftTask,
         Self::LeftWatch,
         Self::LifetimeTooLong,
         Self::ShortTtl,

@@ -90,13 +90,13 @@ impl Store for BrokenStore {
 
     async fn contents(&self) -> Result<Vec<Entry>> {
         let mut entries = self.inner.contents().await?;
-        let left = self.shared.state().left_entries;
+        let left = self.shared.state().left_entries.clone();
         let (what, is_bounded) = match self.defect {
             Defect::EntryPerRelease => ("counter", true),
             Defect::CounterWithoutTtl => ("counter", false),
             _ => ("entry", false),
         };
-        entries.extend((0..left).map(|number| Entry::new(format!("{what} {number}"), is_bounded)));
+        entries.extend(left.iter().map(|name| Entry::new(format!("{what} of {name}"), is_bounded)));
         Ok(entries)
     }
 

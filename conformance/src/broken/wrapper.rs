@@ -45,8 +45,8 @@ pub(super) struct State {
     pub(super) sent_back: HashSet<LockName>,
     /// Until when a lock is held, by the clock of the client that acquired it.
     pub(super) held_until: HashMap<LockName, Duration>,
-    /// Entries that are never removed.
-    pub(super) left_entries: u64,
+    /// The locks of entries that are never removed.
+    pub(super) left_entries: Vec<LockName>,
     /// Watches that are never ended.
     pub(super) left_watches: u64,
     /// Whether the disk is full.
@@ -309,8 +309,9 @@ impl Session for BrokenSession {
         match self.defect {
             Defect::EmptyRelease => return Ok(()),
             Defect::LeftEntry | Defect::CounterWithoutTtl | Defect::EntryPerRelease => {
-                self.shared.state().left_entries += 1
+                self.shared.state().left_entries.push(grant.name().clone())
             }
+            Defect::LeftTask => drop(tokio::spawn(std::future::pending::<()>())),
             Defect::WakesAll => {
                 for _ in self.inspector.inspect(grant.name()).await?.waiters {
                     self.inner.renew(&[]).await;

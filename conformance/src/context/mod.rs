@@ -43,6 +43,7 @@ pub(crate) struct Context {
     log: Arc<Log>,
     random: Mutex<fastrand::Rng>,
     clients: Mutex<Vec<LockClient>>,
+    sessions: Mutex<Vec<Arc<dyn Session>>>,
     links: Mutex<Vec<Arc<dyn ClientLink>>>,
     names: Mutex<Vec<LockName>>,
     figures: Mutex<Figures>,
@@ -61,11 +62,16 @@ impl Context {
             log: Arc::default(),
             random: Mutex::new(fastrand::Rng::with_seed(of_case)),
             clients: Mutex::default(),
+            sessions: Mutex::default(),
             links: Mutex::default(),
             names: Mutex::default(),
             figures: Mutex::default(),
             rounds: Rounds::asked_for()?.unwrap_or_else(|| harness.rounds()),
         }))
+    }
+
+    pub(crate) fn case_name(&self) -> &'static str {
+        self.case.name
     }
 
     /// Adds a figure to the report; its name contains its unit.
@@ -102,6 +108,11 @@ impl Context {
     /// Takes the clients of the case so far.
     pub(crate) fn take_clients(&self) -> Vec<LockClient> {
         std::mem::take(&mut *lock(&self.clients))
+    }
+
+    /// Takes the sessions of the case so far that have no client.
+    pub(crate) fn take_sessions(&self) -> Vec<Arc<dyn Session>> {
+        std::mem::take(&mut *lock(&self.sessions))
     }
 
     pub(crate) fn info(&self) -> BackendInfo {
@@ -153,7 +164,7 @@ impl Context {
     pub(crate) fn name(&self) -> LockName {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (run, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        self.named(&format!("{}/{run}.{number}", self.case.name))
+        self.named(&format!("{}/{run}.{number}", self.case_name()))
     }
 
     /// Registers a lock name that the case chooses; it must be unique.
@@ -236,7 +247,9 @@ impl Context {
     }
 
     pub(crate) async fn session_with_clock(&self, ttl: Duration, clock: Clock) -> Result<Arc<dyn Session>> {
-        Ok(self.backend()?.open_session(ttl, clock).await?)
+        let session = self.backend()?.open_session(ttl, clock).await?;
+        lock(&self.sessions).push(Arc::clone(&session));
+        Ok(session)
     }
 
     /// Starts a process with a client of this ttl.

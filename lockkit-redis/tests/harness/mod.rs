@@ -126,9 +126,9 @@ impl<S: Servers> Harness for RedisHarness<S> {
         place.ends_with(":fence").then_some("no later token may be below one that was granted")
     }
 
-    /// Its counter.
+    /// Its counter and its record.
     fn left_per_lock(&self) -> usize {
-        1
+        2
     }
 
     fn own_cases(&self) -> Vec<Case> {

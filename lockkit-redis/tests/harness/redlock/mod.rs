@@ -138,9 +138,9 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
         }
     }
 
-    /// Its counter at each node. The marker of a node belongs to no lock.
+    /// Its counter and its record at each node. The marker of a node belongs to no lock.
     fn left_per_lock(&self) -> usize {
-        NODES
+        2 * NODES
     }
 
     fn own_cases(&self) -> Vec<Case> {
