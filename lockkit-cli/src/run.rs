@@ -20,7 +20,7 @@ use crate::{
     job::Job,
     signals::{Children, JOB_CONTROL},
     store::Store,
-    supervise::{Hold, supervise},
+    supervise::{HeldLock, supervise},
     under_lock::{Held, WantedLock, release, under_lock},
 };
 
@@ -128,7 +128,7 @@ struct LimitedHold<'a> {
     limit: Option<(Duration, Duration)>,
 }
 
-impl Hold for LimitedHold<'_> {
+impl HeldLock for LimitedHold<'_> {
     fn remaining(&self) -> Duration {
         self.guard.remaining()
     }

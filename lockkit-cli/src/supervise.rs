@@ -39,7 +39,7 @@ const GROUP_CHECK_PAUSE_MIN: Duration = Duration::from_millis(1);
 const NOTICE_DELAY: Duration = Duration::from_secs(1);
 
 /// The client's view of a lock that it holds.
-pub(crate) trait Hold {
+pub(crate) trait HeldLock {
     /// Returns the time to the currently known deadline; `Duration::MAX` for a hold without one.
     fn remaining(&self) -> Duration;
 
@@ -54,7 +54,7 @@ pub(crate) trait Hold {
 /// of the command, or of the reason why the job had to end.
 pub(crate) async fn supervise(
     job: &mut Job,
-    hold: &impl Hold,
+    hold: &impl HeldLock,
     ttl: Duration,
     signals: &mut Signals,
     children: &mut Children,

@@ -43,7 +43,7 @@ pub(crate) const POLL: ExponentialBuilder = ExponentialBuilder::new()
 
 /// The outcome of one attempt at a lock.
 #[derive(Debug)]
-pub(crate) enum AttemptOutcome {
+pub(crate) enum LockingOutcome {
     Granted(Grant, Hold),
     /// Another client holds it. The file stays open.
     Busy(OpenFile),
@@ -59,8 +59,8 @@ impl FileSession {
         } else {
             // Bypasses the local queue: only the file shows whether the lock is free.
             match self.attempt(claim, None).await {
-                Ok(AttemptOutcome::Granted(grant, hold)) => Ok((grant, hold)),
-                Ok(AttemptOutcome::Busy(_)) => {
+                Ok(LockingOutcome::Granted(grant, hold)) => Ok((grant, hold)),
+                Ok(LockingOutcome::Busy(_)) => {
                     claim.note_contended();
                     Err(Ok(Acquired::GaveUp))
                 }
@@ -79,7 +79,7 @@ impl FileSession {
         &self,
         claim: &Claim,
         locked: Option<LockFile>,
-    ) -> std::result::Result<AttemptOutcome, NoGrant> {
+    ) -> std::result::Result<LockingOutcome, NoGrant> {
         let armed_at = self.clock.now();
         let change = select! {
             biased;
@@ -92,12 +92,12 @@ impl FileSession {
             let path = folder.join(keys::lock_file(asked.name()));
             let (lock, token) = match LockFile::take(&folder, &path, locked)? {
                 TakeOutcome::Locked(lock, token) => (lock, token),
-                TakeOutcome::Busy(file) => return Ok(AttemptOutcome::Busy(file)),
+                TakeOutcome::Busy(file) => return Ok(LockingOutcome::Busy(file)),
             };
             let path = folder.join(keys::holder_file(asked.name()));
             let announcement = Announcement::make(&folder, &path, token, &asked)?;
             let hold = Hold::new(lock, announcement);
-            Ok(AttemptOutcome::Granted(Grant::new(&asked, token, armed_at), hold))
+            Ok(LockingOutcome::Granted(Grant::new(&asked, token, armed_at), hold))
         });
         // A claim that gives up now awaits the outcome, so that no lock is taken after this call has returned.
         select! {
@@ -130,10 +130,10 @@ impl FileSession {
         loop {
             queue.note_contended();
             let busy = match outcome {
-                AttemptOutcome::Granted(grant, hold) => {
+                LockingOutcome::Granted(grant, hold) => {
                     return Ok((grant, hold.with_turn(turn)));
                 }
-                AttemptOutcome::Busy(file) => file,
+                LockingOutcome::Busy(file) => file,
             };
             claim.note_contended();
             let locked = self.poll(claim, busy, &mut pauses).await?;

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::*;
 use super::{
-    acquire::{AttemptOutcome, NoGrant, POLL, POLL_PAUSE_MAX, POLL_PAUSE_MIN, YIELD_PAUSE},
+    acquire::{LockingOutcome, NoGrant, POLL, POLL_PAUSE_MAX, POLL_PAUSE_MIN, YIELD_PAUSE},
     powers::LEADER_POLL_PAUSE,
 };
 use crate::{
@@ -90,7 +90,7 @@ async fn poll_held_lock(time: Duration, pauses: &mut impl Iterator<Item = Durati
     let (holding, waiting, control) = (session(&folder), session(&folder), ClaimControl::new());
     let _held = granted(&holding).await;
     let claim = claim(&control);
-    let Ok(AttemptOutcome::Busy(file)) = waiting.attempt(&claim, None).await else {
+    let Ok(LockingOutcome::Busy(file)) = waiting.attempt(&claim, None).await else {
         panic!("the lock is held")
     };
     assert!(timeout(time, waiting.poll(&claim, file, pauses)).await.is_err(), "it is held");
@@ -135,7 +135,7 @@ async fn grant_after_the_close_is_released() {
     let folder = tempfile::tempdir().unwrap();
     let (closing, other) = (session(&folder), session(&folder));
     let tried = closing.attempt(&claim(&ClaimControl::new()), None).await;
-    let Ok(AttemptOutcome::Granted(grant, hold)) = tried else { panic!("{tried:?}") };
+    let Ok(LockingOutcome::Granted(grant, hold)) = tried else { panic!("{tried:?}") };
     closing.close().await.unwrap();
     assert_eq!(closing.keep(grant, hold).unwrap_err().kind(), ErrorKind::Closed);
     assert!(closing.holds().is_empty());

@@ -18,7 +18,7 @@ pub(super) fn draw_all(report: &Report, folder: &Path) -> Result<Vec<Plot>> {
         charts.extend([
             distribution(backend, Workload::W1, "latency", "acquire + release", |run| &run.pairs_us),
             distribution(backend, Workload::W3, "contended", "acquire + release", |run| &run.pairs_us),
-            distribution(backend, Workload::W3H, "handover", "handoff", |run| &run.handoffs_us),
+            distribution(backend, Workload::W3H, "handoff", "handoff", |run| &run.handoffs_us),
             clients(backend),
             waiters(backend, Workload::W4),
             waiters(backend, Workload::W4L),

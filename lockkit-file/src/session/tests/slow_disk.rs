@@ -19,7 +19,7 @@ async fn polls_of_a_hanging_disk(
     let (holding, waiting) = (session(&folder), session(&folder));
     let _held = granted(&holding).await;
     let claim = claim(control);
-    let Ok(AttemptOutcome::Busy(file)) = waiting.attempt(&claim, None).await else {
+    let Ok(LockingOutcome::Busy(file)) = waiting.attempt(&claim, None).await else {
         panic!("the lock is held")
     };
     let _hangs = waiting.disk.hang();

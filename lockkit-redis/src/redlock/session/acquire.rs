@@ -17,7 +17,7 @@ use lockkit_core::{
 use tokio::time::{Instant, sleep};
 use tracing::debug;
 
-use super::{RedlockSession, attempt::AttemptOutcome};
+use super::{RedlockSession, attempt::VoteOutcome};
 use crate::{error::RequestError, keys::LockKeys, redlock::hints::Hint};
 
 /// Longest pause between two attempts of a waiter that receives no hint.
@@ -57,19 +57,19 @@ impl RedlockSession {
             // Before the nodes are asked: a hint that arrives during the attempt ends the pause after it.
             let (released, start) = (hint.released.notified(), Instant::now());
             let (pause, is_contended) = match self.context.attempt(keys, &metadata).await {
-                AttemptOutcome::Won(won) => {
+                VoteOutcome::Won(won) => {
                     let grant = Grant::new(claim, won.token, won.armed_at);
                     self.add_hold(claim.id(), won);
                     return Ok(Acquired::Granted(grant));
                 }
-                AttemptOutcome::Contended => {
+                VoteOutcome::Contended => {
                     claim.note_contended();
                     if !claim.wait() {
                         return Ok(Acquired::GaveUp);
                     }
                     (pause_while_held(&mut outage_pauses, self.context.ttl), true)
                 }
-                AttemptOutcome::Failed(fault) => {
+                VoteOutcome::Failed(fault) => {
                     if !claim.wait() || !fault.is_transient() {
                         return Err(fault);
                     }

@@ -59,7 +59,7 @@ pub(crate) struct SessionContext {
 
 /// The result of an attempt.
 #[derive(Debug)]
-pub(super) enum AttemptOutcome {
+pub(super) enum VoteOutcome {
     Won(WonAttempt),
     /// Another claim has the lock, or asked at the same time. Nothing is left at the nodes.
     Contended,
@@ -69,7 +69,7 @@ pub(super) enum AttemptOutcome {
 
 impl SessionContext {
     /// Makes one attempt, with these metadata as JSON.
-    pub(super) async fn attempt(&self, keys: &Arc<LockKeys>, metadata: &Arc<str>) -> AttemptOutcome {
+    pub(super) async fn attempt(&self, keys: &Arc<LockKeys>, metadata: &Arc<str>) -> VoteOutcome {
         let attempt = Attempt { id: ClaimId::random(), keys: Arc::clone(keys) };
         let sent = Arc::new(SentRequests::default());
         let armed_at = self.clock.now();
@@ -81,16 +81,16 @@ impl SessionContext {
         };
         let failed = match answered {
             Ok(token) if self.clock.now() < lease::deadline(armed_at, self.ttl) => {
-                return AttemptOutcome::Won(WonAttempt::new(attempt, token, armed_at, metadata, sent));
+                return VoteOutcome::Won(WonAttempt::new(attempt, token, armed_at, metadata, sent));
             }
-            Ok(_) => AttemptOutcome::Failed(self.nodes.too_slow()),
-            Err(votes) if votes.is_contended() => AttemptOutcome::Contended,
-            Err(votes) => AttemptOutcome::Failed(self.nodes.no_majority(&votes.faults())),
+            Ok(_) => VoteOutcome::Failed(self.nodes.too_slow()),
+            Err(votes) if votes.is_contended() => VoteOutcome::Contended,
+            Err(votes) => VoteOutcome::Failed(self.nodes.no_majority(&votes.faults())),
         };
         let removal = Removal::begin(&self.nodes, attempt.clean_up(), &sent, RetryPolicy::Bounded, self.ttl);
         match (failed, removal.confirmed().await) {
             // The lock is busy, but a key of this attempt may be left: that is a failure.
-            (AttemptOutcome::Contended, Err(fault)) => AttemptOutcome::Failed(fault),
+            (VoteOutcome::Contended, Err(fault)) => VoteOutcome::Failed(fault),
             (failed, _) => failed,
         }
     }
@@ -374,7 +374,7 @@ mod tests {
         let requests = RequestBuilder { ttl_ms: 1000, keep_ms: 1000 };
         let context = SessionContext { nodes, requests, ttl: HANG, clock, rejoiner };
         let outcome = context.attempt(&Arc::new(keys()), &"{}".into()).await;
-        let AttemptOutcome::Won(won) = outcome else { panic!("{outcome:?}") };
+        let VoteOutcome::Won(won) = outcome else { panic!("{outcome:?}") };
         assert_eq!((won.token.get(), won.armed_at), (10, BootInstant::from_start(Duration::ZERO)));
     }
 }
