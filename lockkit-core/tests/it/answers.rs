@@ -6,7 +6,7 @@ use crate::scripted::Scripted;
 use lockkit_core::{
     Clock, ErrorKind, LockClient, Status,
     backend::Lifetime,
-    limits::{RELEASE_ANSWER_MAX, RETRY_PAUSE_MIN},
+    limits::{RELEASE_ANSWER_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
     memory::MemoryServer,
 };
 use tokio::time::{Instant, advance, sleep, timeout};
@@ -47,6 +47,20 @@ async fn claims_whose_entries_vanish_are_retried_with_pauses() {
     let claims = backend.script.claims.load(Ordering::SeqCst);
     // After the first two seconds, each pause lasts for a second to two.
     assert!((30..=66).contains(&claims), "{claims} claims in {:?}", TTL * 10);
+}
+
+/// A claim is as short as those that begin no pauses again; only with the pause before it, it would be longer.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn pauses_between_slow_claims_grow_too() {
+    let backend = Scripted::new(Lifetime::Session);
+    let lock = backend.client().await.lock(NAME).unwrap();
+    let takes = RETRY_PAUSE_MAX - RETRY_PAUSE_MIN * 2;
+    backend.script.vanish_takes_ms.store(takes.as_millis() as u64, Ordering::SeqCst);
+    backend.script.entries_vanish.store(true, Ordering::SeqCst);
+    assert!(timeout(TTL * 10, lock.acquire()).await.is_err());
+    let claims = backend.script.claims.load(Ordering::SeqCst);
+    // 18 to 23 with pauses of a second to two, after the first five; 29 or more with the first pauses only.
+    assert!((15..=25).contains(&claims), "{claims} claims in {:?}", TTL * 10);
 }
 
 /// A claim in the next session would fail in the same way.

@@ -60,6 +60,8 @@ pub(crate) struct Script {
     pub(crate) withdrawals_hang: AtomicBool,
     /// Every claim ends because its entry has vanished.
     pub(crate) entries_vanish: AtomicBool,
+    /// How long such a claim takes.
+    pub(crate) vanish_takes_ms: AtomicU64,
     /// Every claim fails with this error, which ends its session.
     pub(crate) claim_failure: Mutex<Option<ErrorKind>>,
     /// The store gives up every claim, although it is wanted.
@@ -234,6 +236,10 @@ impl Session for ScriptedSession {
             };
         }
         if self.script.entries_vanish.load(Ordering::SeqCst) {
+            let takes = self.script.vanish_takes_ms.load(Ordering::SeqCst);
+            if takes > 0 {
+                tokio::time::sleep(Duration::from_millis(takes)).await;
+            }
             return Ok(Acquired::EntryGone);
         }
         if self.script.claims_given_up.load(Ordering::SeqCst) {
