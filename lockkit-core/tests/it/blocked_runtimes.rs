@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::checked::Counted;
-use crate::common::{HANG, NAME, kind};
+use crate::common::{HANG, NAME, kind, settle};
 use lockkit_core::{
     BootInstant, Clock, ErrorKind, LockClient, TimeSource, lease::validity, limits::CLOCK_READ_PAUSE_MAX,
     memory::MemoryServer,
@@ -191,4 +191,28 @@ fn caller_on_a_runtime_without_timers_returns_in_time() {
         guard.release().await.unwrap();
         client.close().await.unwrap();
     });
+}
+
+/// The keeper's runtime has the timer then, for as long as the call lasts.
+#[test]
+fn timer_of_a_caller_on_a_runtime_without_timers_ends_with_its_call() {
+    let _counted = Counted::begin();
+    let keepers = runtime();
+    let (client, _guard) = keepers.block_on(async {
+        let client = LockClient::builder(MemoryServer::new().backend()).ttl(TTL * 60).build().await.unwrap();
+        let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+        settle().await;
+        (client, guard)
+    });
+    let tasks = || keepers.handle().metrics().num_alive_tasks();
+    let before = tasks();
+    let bare = Builder::new_current_thread().build().unwrap();
+    bare.block_on(async {
+        let lock = client.lock(NAME).unwrap();
+        let mut waiting = std::pin::pin!(lock.acquire_timeout(HANG * 100));
+        assert!(poll_in_task(waiting.as_mut()).await.is_pending());
+        assert!(tasks() > before, "no timer");
+    });
+    keepers.block_on(settle());
+    assert_eq!(tasks(), before, "tasks of the keeper's runtime");
 }
