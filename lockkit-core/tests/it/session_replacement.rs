@@ -5,7 +5,10 @@ use std::{sync::atomic::Ordering, time::Duration};
 use crate::common::{NAME, TTL, eventually, in_time, kind, settle};
 use crate::scripted::Scripted;
 use lockkit_core::{
-    Clock, ErrorKind, LockClient, Status, backend::Lifetime, lease::validity, limits::CLOSE_ANSWER_MAX,
+    Clock, ErrorKind, LockClient, Status,
+    backend::Lifetime,
+    lease::validity,
+    limits::{CLOSE_ANSWER_MAX, RETRY_PAUSE_MAX},
 };
 use tokio::time::{Instant, advance, sleep, timeout};
 
@@ -172,6 +175,31 @@ async fn close_waits_for_each_lost_session() {
     assert_eq!(script.closed.load(Ordering::SeqCst), 1, "the second one");
     assert_eq!(kind(client.close().await), ErrorKind::Unavailable);
     assert_eq!(script.closed.load(Ordering::SeqCst), 2, "the open one");
+}
+
+/// The lost session must have expired while the client closes, and its close is given up.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn close_waits_for_the_open_session_although_a_lost_one_is_given_up() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.unclosable.store(1, Ordering::SeqCst);
+    script.lose_session.notify_one();
+    // It was opened just now, and expires after two ttls.
+    let before_its_end = Duration::from_secs(1);
+    sleep(client.ttl() * 2 - before_its_end).await;
+    assert_eq!((script.opened.load(Ordering::SeqCst), client.status().current()), (2, Status::Connected));
+    script.silent.store(true, Ordering::SeqCst);
+    let closing = async {
+        let closed = client.close().await;
+        (kind(closed), script.closed.load(Ordering::SeqCst))
+    };
+    let (closed, ()) = tokio::join!(closing, async {
+        // The last close of the lost session is tried at most a pause after its end.
+        sleep(before_its_end + RETRY_PAUSE_MAX + TTL / 30).await;
+        script.silent.store(false, Ordering::SeqCst);
+    });
+    assert_eq!(closed, (ErrorKind::Unavailable, 1), "the open one is closed");
 }
 
 /// When the client closes, the old session is still being closed and the new one is being opened.
