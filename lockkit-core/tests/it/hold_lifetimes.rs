@@ -54,6 +54,24 @@ async fn hold_without_an_answer_is_renewed_before_the_next_regular_heartbeat() {
     }
 }
 
+/// The answer to a heartbeat comes after the release.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn released_hold_without_an_answer_brings_no_heartbeat_forward() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    let interval = client.ttl() / 3;
+    script.holds_unknown.store(true, Ordering::SeqCst);
+    script.heartbeats_wait.store(true, Ordering::SeqCst);
+    sleep(interval * 11 / 10).await;
+    assert_eq!(script.heartbeats.load(Ordering::SeqCst), 1, "sent after one interval");
+    guard.release().await.unwrap();
+    script.heartbeat_answers.notify_one();
+    sleep(interval / 2).await;
+    assert_eq!(script.heartbeats.load(Ordering::SeqCst), 1, "the next one is due after two intervals");
+}
+
 /// Nothing ends there without an answer, so nothing is asked sooner.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn hold_without_a_lifetime_is_asked_for_at_regular_heartbeats_only() {
