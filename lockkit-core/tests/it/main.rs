@@ -28,6 +28,7 @@ mod lock_sets_cancelled;
 mod memory_store;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod observers;
 mod once_per;
 mod panics;
 mod pinned_holds;

@@ -1,0 +1,63 @@
+//! Observers between two sessions: what they read next, and what they leave.
+
+use std::sync::atomic::Ordering;
+
+use crate::common::{NAME, TTL, client, eventually, in_time, settle};
+use crate::scripted::Scripted;
+use lockkit_core::{Status, backend::Lifetime, limits::RECHECK_PAUSE_MIN, memory::MemoryServer};
+use tokio::time::Instant;
+
+fn tasks() -> usize {
+    tokio::runtime::Handle::current().metrics().num_alive_tasks()
+}
+
+/// Its watch ended with the session, and would notify of nothing.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn observer_whose_session_is_lost_reads_in_the_next_one_at_once() {
+    let server = MemoryServer::new();
+    let observing = client(&server).await;
+    let mut observer = observing.election(NAME).unwrap().observe();
+    assert_eq!(in_time(observer.next()).await.unwrap().unwrap(), None);
+    let start = Instant::now();
+    server.expire_all();
+    server.drop_notifications(true);
+    let leadership = client(&server).await.election(NAME).unwrap().campaign("new").await.unwrap();
+    let leader = in_time(observer.next()).await.unwrap().unwrap().unwrap();
+    assert_eq!((&*leader.value, leader.token), ("new", leadership.token()));
+    assert!(start.elapsed() < RECHECK_PAUSE_MIN / 2, "{:?}", start.elapsed());
+    server.drop_notifications(false);
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn observer_that_is_dropped_between_two_sessions_leaves_no_task() {
+    let backend = Scripted::with_elections(Lifetime::Session);
+    let client = backend.client().await;
+    backend.script.open_hangs.store(true, Ordering::SeqCst);
+    backend.script.lose_session.notify_one();
+    eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
+    eventually(TTL, "opening", || backend.script.opened.load(Ordering::SeqCst) == 2).await;
+    let before = tasks();
+    let observer = client.election(NAME).unwrap().observe();
+    settle().await;
+    assert_eq!(tasks(), before + 1, "it waits for a session");
+    drop(observer);
+    settle().await;
+    assert_eq!(tasks(), before);
+}
+
+/// The pauses between two attempts last up to two seconds.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn observer_that_is_dropped_in_its_pause_leaves_no_task() {
+    let server = MemoryServer::new();
+    let client = client(&server).await;
+    settle().await;
+    let before = tasks();
+    server.lose_replies(usize::MAX);
+    let observer = client.election(NAME).unwrap().observe();
+    settle().await;
+    assert_eq!(tasks(), before + 1, "it pauses");
+    drop(observer);
+    settle().await;
+    assert_eq!(tasks(), before);
+    server.lose_replies(0);
+}
