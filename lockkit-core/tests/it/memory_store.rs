@@ -146,3 +146,18 @@ async fn waiter_whose_session_ends_is_answered_at_once() {
     assert!(matches!(waiting.await.unwrap(), Acquired::EntryGone));
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn inspection_shows_how_long_a_pinned_entry_stays() {
+    for (at_least, while_held, once_left) in [(TTL / 2, TTL, TTL / 2), (TTL * 2, TTL * 2, TTL * 2)] {
+        let server = MemoryServer::new();
+        let session = session(&server).await;
+        let grant = granted(&*session, NAME).await;
+        let remaining = || server.inspect(&name()).holder.and_then(|holder| holder.remaining);
+        assert_eq!(remaining(), Some(TTL), "with its session");
+        assert!(session.pins().unwrap().pin(&grant, at_least).await.unwrap());
+        assert_eq!(remaining(), Some(while_held), "with its session or its pin");
+        session.pins().unwrap().leave(&grant).await.unwrap();
+        assert_eq!(remaining(), Some(once_left), "with its pin");
+    }
+}
