@@ -177,7 +177,10 @@ impl RecentlyBusy {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::{Instant, sleep};
+
     use super::*;
+    use crate::limits::RETRY_PAUSE_MIN;
 
     fn name(number: usize) -> LockName {
         LockName::new(format!("job-{number}")).unwrap()
@@ -202,6 +205,19 @@ mod tests {
             // Not even begun.
             assert_eq!(state.unless_over(async { Ok(1) }).await, Err(SessionOver));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn withdrawal_that_pauses_ends_with_its_session() {
+        let (state, start) = (SessionState::default(), Instant::now());
+        let unanswered = || std::future::ready(Err(NoReply));
+        let withdrawing = state.repeat_withdrawal(ClaimId::random(), |_| true, unanswered);
+        let (withdrawn, ()) = tokio::join!(withdrawing, async {
+            sleep(RETRY_PAUSE_MIN / 2).await;
+            state.mark_lost();
+        });
+        assert_eq!(withdrawn, Ok(()));
+        assert!(start.elapsed() < RETRY_PAUSE_MIN, "{:?}", start.elapsed());
     }
 
     #[test]
