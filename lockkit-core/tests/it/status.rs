@@ -1,9 +1,14 @@
 //! The status of a client, from its first moment to its last.
 
-use std::time::Duration;
+use std::{
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    task::{Context, Wake, Waker},
+    time::Duration,
+};
 
-use crate::common::{TTL, client, in_time};
-use lockkit_core::{LockClient, Status, memory::MemoryServer};
+use crate::common::{NAME, TTL, client, in_time, settle};
+use lockkit_core::{Clock, LockClient, Status, StatusWatch, memory::MemoryServer};
 
 /// On several threads, where the caller runs while the session task is still busy.
 #[tokio::test(crate = "crate::checked", flavor = "multi_thread", worker_threads = 4)]
@@ -46,4 +51,34 @@ async fn remaining_time_of_a_silent_store_falls_until_the_loss() {
     assert_eq!(in_time(status.changed()).await, Status::Lost);
     assert_eq!(status.remaining(), None);
     assert!(!guard.is_held());
+}
+
+/// What a client reports when this is woken first.
+struct Reported(StatusWatch, OnceLock<Status>);
+
+impl Wake for Reported {
+    fn wake(self: Arc<Self>) {
+        let _ = self.1.set(self.0.current());
+    }
+}
+
+/// Returns what the client reports when the future, which must be pending now, is woken.
+async fn status_when_woken<F: Future>(client: &LockClient, future: Pin<&mut F>) -> Option<Status> {
+    let reported = Arc::new(Reported(client.status(), OnceLock::new()));
+    let waker = Waker::from(Arc::clone(&reported));
+    assert!(future.poll(&mut Context::from_waker(&waker)).is_pending());
+    settle().await;
+    reported.1.get().copied()
+}
+
+/// Whom the change wakes may run before the keeper continues.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn status_is_set_before_those_who_wait_for_the_change_are_woken() {
+    let builder = LockClient::builder(MemoryServer::new().backend()).ttl(TTL).clock(Clock::tokio());
+    let client = builder.build_lazy().await.unwrap();
+    let election = client.election(NAME).unwrap();
+    let reading = std::pin::pin!(election.leader());
+    assert_eq!(status_when_woken(&client, reading).await, Some(Status::Connected));
+    let closing = std::pin::pin!(client.close());
+    assert_eq!(status_when_woken(&client, closing).await, Some(Status::Closed));
 }
