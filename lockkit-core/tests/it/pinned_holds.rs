@@ -317,6 +317,20 @@ async fn entry_whose_pin_is_over_is_released_instead_of_left() {
     }
 }
 
+/// The entry stays at least until then; how much longer, the client does not know.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn minimum_time_counts_from_the_sending_of_the_pin() {
+    let backend = Scripted::with_pins(Lifetime::Session);
+    let script = &backend.script;
+    let takes = TTL / 6;
+    script.pin_takes_ms.store(takes.as_millis() as u64, Ordering::SeqCst);
+    let lock = backend.client().await.lock(NAME).unwrap().hold_at_least(AT_LEAST);
+    let guard = lock.acquire().await.unwrap();
+    sleep(AT_LEAST - takes / 2).await;
+    guard.release().await.unwrap();
+    assert_eq!((script.left.load(Ordering::SeqCst), script.releases.load(Ordering::SeqCst)), (0, 1));
+}
+
 /// Returns a store that has pinned a grant whose caller had left, and refuses to release it.
 async fn refusing_a_grant_that_nobody_got(
     lifetime: Lifetime,
