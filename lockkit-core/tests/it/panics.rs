@@ -210,6 +210,18 @@ async fn release_that_a_panic_drops_ends_with_its_session() {
     assert!(in_time(lock.acquire()).await.unwrap().is_held(), "the client still works");
 }
 
+/// Nothing else would end that entry, which has no lifetime.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn release_without_a_lifetime_that_a_panic_drops_ends_with_its_session() {
+    let backend = Scripted::new(Lifetime::Process);
+    let script = &backend.script;
+    let lock = backend.client().await.lock(NAME).unwrap();
+    let _log = panicking_at_a_release();
+    drop(lock.acquire().await.unwrap());
+    eventually(TTL, "its session is closed", || script.closed.load(Ordering::SeqCst) == 1).await;
+    assert!(in_time(lock.acquire()).await.unwrap().is_held(), "the client still works");
+}
+
 /// A clock of the user, whose next reading panics if the test says so.
 struct PanickingClock(Clock, Arc<AtomicBool>);
 
