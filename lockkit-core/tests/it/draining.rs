@@ -212,7 +212,7 @@ impl TimeSource for Interrupted {
 }
 
 /// The keeper's thread ends the holds of the client after the caller's thread has checked that the client is open, and
-/// before it adds the hold: within a reading of the clock in between. The second one is the last before the hold is added.
+/// before it adds the hold: within a reading of the clock in between, of which there are two.
 #[tokio::test(crate = "crate::checked")]
 async fn hold_that_is_added_while_its_client_closes_is_lost() {
     for reading in 1..=2 {
