@@ -272,8 +272,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        client::scripted::Script,
-        session::tests::{REQUEST, server},
+        client::scripted::{Fate, Script},
+        session::tests::{REQUEST, first, server},
     };
 
     fn answer(code: Code, text: &str) -> Result<Option<&'static str>, ErrorKind> {
@@ -310,5 +310,20 @@ mod tests {
             let server = server(&Script::default(), 2);
             assert_eq!(server.call(request).await.unwrap_err().kind(), kind);
         }
+    }
+
+    /// The server that refuses it is there.
+    #[tokio::test(start_paused = true)]
+    async fn refusal_ends_an_outage() {
+        let script = Script::default();
+        let server = server(&script, 1);
+        let denied = Fate::Refused(Code::PermissionDenied, "etcdserver: permission denied");
+        for fault in [first(3, "Range", Fate::NotSent), first(1, "Range", denied)] {
+            script.rule(fault);
+            server.range("x", GetOptions::new()).await.unwrap_err();
+        }
+        let since = Instant::now();
+        server.range("x", GetOptions::new()).await.unwrap();
+        assert_eq!(since.elapsed(), Duration::ZERO);
     }
 }

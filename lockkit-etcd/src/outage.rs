@@ -202,4 +202,18 @@ mod tests {
         outage.report(RequestError::no_reply());
         assert_eq!(outage.next_turn(), due);
     }
+
+    /// All at once, they would overload a server that comes back.
+    #[tokio::test(start_paused = true)]
+    async fn requests_of_an_outage_are_sent_one_after_the_other() {
+        let outage = Outage::default();
+        outage.report(RequestError::no_reply());
+        let start = Instant::now();
+        let turn = async || {
+            outage.turn(start + FAR).await.unwrap();
+            start.elapsed()
+        };
+        let (first, second) = tokio::join!(turn(), turn());
+        assert!(first < second, "{first:?} {second:?}");
+    }
 }
