@@ -143,3 +143,17 @@ async fn pin_that_has_ended_does_not_keep_the_lease_of_its_session() {
     bounded(session.close()).await.unwrap();
     assert!(script.keys("").is_empty());
 }
+
+/// Whichever of the two leases its key has.
+#[tokio::test(start_paused = true)]
+async fn held_pin_whose_move_was_not_answered_outlives_the_session() {
+    let script = Script::default();
+    let session = session(&script).await;
+    let held = acquire(&session, &fresh_name()).await;
+    assert!(session.pins().unwrap().pin(&held, TTL / 2).await.unwrap());
+    script.rule(|call| if call.is("Txn") && call.puts() { Fate::Unanswered } else { Fate::Served });
+    session.renew(std::slice::from_ref(&held)).await;
+    script.serve();
+    bounded(session.close()).await.unwrap();
+    assert_eq!(script.keys("lockkit/test").len(), 1);
+}
