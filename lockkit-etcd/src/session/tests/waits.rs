@@ -373,3 +373,21 @@ async fn claim_waits_while_its_login_cannot_be_renewed() {
         release(&session, &held).await;
     }
 }
+
+/// An operator has deleted the key of its client's claim, which does not know that yet.
+#[tokio::test(start_paused = true)]
+async fn waiter_watches_the_key_in_front_of_it_if_that_is_not_of_its_client() {
+    let (script, name) = (Script::default(), fresh_name());
+    let session = session(&script).await;
+    let _held = acquire(&session, &name).await;
+    let own = script.keys("lockkit/test")[0].clone();
+    script.put(&foreign(&name), "");
+    let waiting = enqueued(&session, &name).await;
+    script.delete(&own);
+    // The re-check has found that by then.
+    sleep(latest_recheck(TTL) + Duration::from_secs(1)).await;
+    let since = Instant::now();
+    script.delete(&foreign(&name));
+    release(&session, &waiting.granted().await).await;
+    assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
+}
