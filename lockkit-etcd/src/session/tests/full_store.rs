@@ -90,7 +90,7 @@ async fn key_of_a_claim_that_filled_the_store_is_not_reused() {
 /// What has a copy under way ends without the epoch bump, which would be refused, and later with it.
 #[tokio::test(start_paused = true)]
 async fn lost_reply_before_the_store_was_full_ends_no_session() {
-    for config in [config(1), config(1).form(Form::Single)] {
+    for (config, _) in forms() {
         let (script, name) = (Script::default(), fresh_name());
         let queued = session_of(&script, &config).await;
         let session: Arc<dyn Session> = queued.clone();
