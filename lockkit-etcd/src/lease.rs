@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use crate::{
         client::scripted::{Fate, Script},
-        session::tests::{TTL, first, server},
+        session::tests::{REQUEST, TTL, first, server},
     };
 
     /// The server may have granted it as soon as the request was sent.
@@ -204,5 +204,19 @@ mod tests {
         assert_eq!(lease.keys(&server).await.unwrap(), [b"x"]);
         lease.revoke(&server).await.unwrap();
         lease.keys(&server).await.unwrap_err();
+    }
+
+    /// So do those of the grants that follow.
+    #[tokio::test(start_paused = true)]
+    async fn lifetime_counts_from_the_latest_ping() {
+        let (script, clock) = (Script::default(), Clock::tokio());
+        let server = server(&script, 1);
+        let lease = Lease::grant(&server, TTL, clock.clone()).await.unwrap();
+        for _ in 0..2 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            let sent_at = clock.now();
+            assert_eq!(lease.renew(&server, REQUEST).await.unwrap(), sent_at);
+            assert_eq!(lease.armed_at(), sent_at);
+        }
     }
 }
