@@ -86,4 +86,14 @@ mod tests {
         }
         assert!(std::iter::from_fn(|| pool.take(&queue)).count() <= POOLED_KEYS_MAX);
     }
+
+    /// A client may use any number of locks, each of them once.
+    #[test]
+    fn queue_without_a_pooled_key_leaves_nothing() {
+        let queue = Layout::new("", Names::Encoded).queue(&LockName::new("x").unwrap()).unwrap();
+        let pool = KeyPool::default();
+        pool.put_back(&queue, "key".to_owned());
+        pool.take(&queue).unwrap();
+        assert!(pool.lock().keys.is_empty());
+    }
 }
