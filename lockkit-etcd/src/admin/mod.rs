@@ -183,13 +183,22 @@ async fn remaining(server: &Server, lease: LeaseId) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use lockkit_core::{Clock, ErrorKind, backend::ClaimId};
+    use std::sync::Arc;
+
+    use lockkit_conformance::direct::{acquire, fresh_name};
+    use lockkit_core::{
+        Clock, ErrorKind,
+        backend::{ClaimId, Session},
+    };
 
     use super::*;
     use crate::{
         client::scripted::{Fate, Script},
         lease::Lease,
-        session::tests::{TTL, config, first, server},
+        session::{
+            EtcdSession,
+            tests::{TTL, config, first, server},
+        },
     };
 
     fn put(script: &Script, name: &LockName, lease: LeaseId) {
@@ -301,5 +310,21 @@ mod tests {
         let mut seen = keys.read(&server, INSPECTED_CONTENDERS_MAX).await.unwrap().inspection();
         add_remaining(&server, &mut seen).await;
         assert_eq!(seen.inspection.holder.unwrap().remaining, Some(TTL));
+    }
+
+    /// Nothing else deletes that key.
+    #[tokio::test(start_paused = true)]
+    async fn notification_of_a_broken_hold_ends_with_its_client() {
+        let (script, name) = (Script::default(), fresh_name());
+        let (server, layout) = (server(&script, 1), config(1).layout());
+        let opened = EtcdSession::open(server.clone(), layout.clone(), TTL, Clock::tokio()).await;
+        let session: Arc<dyn Session> = Arc::new(opened.unwrap());
+        let _held = acquire(&session, &name).await;
+        let keys = LockKeys::of(&layout, &name).unwrap();
+        let seen = keys.read(&server, 2).await.unwrap().inspection().inspection;
+        assert!(breaking::break_hold(&server, &layout, &keys, &seen.holder.unwrap()).await.unwrap());
+        assert!(script.keys("lockkit/:clients/").iter().any(|key| key.ends_with("/broken")));
+        session.close().await.unwrap();
+        assert_eq!(script.keys(""), [""; 0]);
     }
 }
