@@ -211,3 +211,21 @@ impl Server {
 async fn connected(states: &mut StateWatcher) {
     while states.changed().await == ConnectionState::Disconnected {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::tests::{session_at, shared};
+
+    /// Each of them takes some hundred bytes for as long as the session lives.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn session_with_too_many_creates_in_doubt_is_abandoned() {
+        let session = session_at(&shared().endpoint(), Form::Curator).await;
+        for _ in 0..LATE_CREATES_MAX {
+            session.late_creates.insert(ClaimId::random());
+        }
+        assert!(!session.server.state.is_over(), "it remembers as many");
+        session.late_creates.insert(ClaimId::random());
+        assert!(session.server.state.is_over());
+    }
+}

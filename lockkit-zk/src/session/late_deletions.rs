@@ -150,3 +150,34 @@ fn is_deleted<T>(answer: Result<T, MultiWriteError>) -> Result<bool, ClientError
         Some((_, error)) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use lockkit_conformance::direct::{acquire, fresh_name, release};
+    use lockkit_core::backend::Session;
+    use lockkit_testbed::Proxy;
+
+    use super::*;
+    use crate::{
+        Form,
+        session::tests::{session_at, shared},
+    };
+
+    /// Its record would stay for as long as the session lives.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn deletion_without_an_answer_is_forgotten_once_its_node_is_gone() {
+        let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+        let session = session_at(&proxy.endpoint(), Form::Single).await;
+        let unanswered = || session.server.late_deletions.lock().unanswered.len();
+        let client: Arc<dyn Session> = session.clone();
+        let held = acquire(&client, &fresh_name()).await;
+        // The replies to the check and to the read come first.
+        proxy.swallow_reply(3);
+        assert_eq!(client.release(&held).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(unanswered(), 1);
+        release(&client, &held).await;
+        assert_eq!(unanswered(), 0);
+    }
+}

@@ -161,3 +161,6 @@ impl Drop for ZkSession {
         self.granted_nodes.remove_session(self.server.session_id());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,6 +19,7 @@ mod grants;
 mod heartbeats;
 mod late_requests;
 mod leader_watches;
+mod leases;
 mod lost_replies;
 mod names;
 #[cfg(feature = "zookeeper-client-0-11")]
