@@ -135,6 +135,26 @@ mod tests {
     }
 
     #[test]
+    fn unfinished_file_is_for_its_user_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let new = NewFile::make(folder.path()).unwrap();
+        assert_eq!(new.file().metadata().unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn new_file_leaves_one_whose_temporary_name_it_draws_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = [0; 2].map(|_| {
+            // Both draw the same names.
+            fastrand::seed(1);
+            NewFile::make(folder.path()).unwrap()
+        });
+        let [first, second] = made.each_ref().map(|new| new.file().metadata().unwrap().ino());
+        assert_ne!(first, second);
+        assert_eq!(names(folder.path()).len(), 2);
+    }
+
+    #[test]
     fn unpublished_file_is_deleted() {
         let folder = tempfile::tempdir().unwrap();
         drop(NewFile::make(folder.path()).unwrap());

@@ -214,6 +214,10 @@ async fn connected(states: &mut StateWatcher) {
 
 #[cfg(test)]
 mod tests {
+    use lockkit_conformance::direct::{acquire, fresh_name, is_entry_gone, release, start, until};
+    use lockkit_core::backend::Session;
+    use lockkit_testbed::Proxy;
+
     use super::*;
     use crate::session::tests::{session_at, shared};
 
@@ -227,5 +231,25 @@ mod tests {
         assert!(!session.server.state.is_over(), "it remembers as many");
         session.late_creates.insert(ClaimId::random());
         assert!(session.server.state.is_over());
+    }
+
+    /// Otherwise the session's nodes would be listed after each new connection.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn create_is_forgotten_once_its_late_node_is_deleted() {
+        /// `ZooDefs.OpCode.getData`, and `KeeperException.Code.NOAUTH`.
+        const GET_DATA: i32 = 4;
+        const NO_AUTH: i32 = -102;
+        let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+        let session = session_at(&proxy.endpoint(), Form::Curator).await;
+        let client: Arc<dyn Session> = session.clone();
+        let name = fresh_name();
+        release(&client, &acquire(&client, &name).await).await;
+        // To the look-up, a node that it may not read does not exist, like one that the server creates later.
+        proxy.refuse_requests(GET_DATA, NO_AUTH, 1);
+        proxy.swallow_reply(1);
+        assert!(is_entry_gone(&start(&client, &name).ends().await));
+        let late_creates = &session.late_creates;
+        assert!(late_creates.task.get().is_some(), "it was not remembered");
+        until("it is forgotten", async || lock(&late_creates.remembered.marks).is_empty()).await;
     }
 }

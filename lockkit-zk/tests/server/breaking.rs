@@ -186,6 +186,28 @@ async fn deletion_under_way_does_not_hit_a_later_node_of_the_same_name() {
     release(&session, &next).await;
 }
 
+/// Its node is gone when the deletion arrives, as when another operator has broken it.
+#[tokio::test(flavor = "multi_thread")]
+async fn hold_that_is_released_during_its_break_is_not_broken() {
+    let (server, name) = (shared(), fresh_name());
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let session = session(server, LONG).await;
+    let held = acquire(&session, &name).await;
+    let found = holder(server, &name).await;
+    // A path, and "any version"; the look at that node ends otherwise.
+    let path = format!("{}/{}", node(&name), found.entry);
+    let deletion = [path.as_bytes(), &(-1_i32).to_be_bytes()].concat();
+    proxy.hold_requests_from(&deletion);
+    let releasing = async {
+        until("the deletion is under way", async || proxy.holds_bytes(&deletion)).await;
+        release(&session, &held).await;
+        proxy.pass();
+    };
+    let through = patient_url(&proxy);
+    let (broken, ()) = tokio::join!(break_lock(&through, &name, &found), releasing);
+    assert!(!broken.unwrap());
+}
+
 /// Somebody else writes the directory, which may also be another operator who marks it.
 #[tokio::test(flavor = "multi_thread")]
 async fn hold_is_broken_although_its_directory_is_written_meanwhile() {

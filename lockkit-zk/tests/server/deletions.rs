@@ -4,8 +4,8 @@ use lockkit_core::backend::Renewal;
 use lockkit_testbed::{Direction, Flow, Proxy};
 
 use crate::common::{
-    LONG, SHORT, acquire, enqueued, fresh_name, heartbeat, is_entry_gone, is_renewed, mark, node, own_server,
-    patient_url, plain, queue, release, session, session_at, shared, until, watching,
+    LONG, SHORT, acquire, bounded, enqueued, fresh_name, heartbeat, is_entry_gone, is_renewed, mark, node,
+    own_server, patient_url, plain, queue, release, session, session_at, shared, until, watching,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -136,6 +136,25 @@ async fn release_raises_the_version_above_the_last_whatever_became_of_the_client
     release(&session, &third).await;
     assert_eq!(version().await, Some(3));
     assert_eq!(server.children("/lockkit").unwrap(), [":clients"]);
+}
+
+/// Where the lock is one node, a release reads that before it deletes.
+#[tokio::test(flavor = "multi_thread")]
+async fn release_of_a_single_node_that_is_deleted_meanwhile_is_confirmed() {
+    let (server, name) = (shared(), fresh_name());
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let session = session_at(&format!("{}&form=single", patient_url(&proxy)), LONG).await;
+    let held = acquire(&session, &name).await;
+    // A path, and "any version"; a read of that path ends otherwise.
+    let deletion = [node(&name).as_bytes(), &(-1_i32).to_be_bytes()].concat();
+    proxy.hold_requests_from(&deletion);
+    let delete = async {
+        until("the deletion is under way", async || proxy.holds_bytes(&deletion)).await;
+        assert!(server.delete(&node(&name)).unwrap());
+        proxy.pass();
+    };
+    let (released, ()) = tokio::join!(bounded(session.release(&held)), delete);
+    released.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

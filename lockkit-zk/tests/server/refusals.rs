@@ -164,3 +164,21 @@ async fn lost_create_that_cannot_be_looked_up_abandons_the_session() {
     assert_eq!(bounded(session.lost()).await, Loss::Session);
     bounded(session.close()).await.unwrap();
 }
+
+/// It would be the first in its queue for as long as the session lives. To the look-up, a node that it may not read does
+/// not exist, like one that the server creates later.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_node_that_may_not_be_deleted_abandons_the_session() {
+    /// `ZooDefs.OpCode.getData`, and `KeeperException.Code.NOAUTH`.
+    const GET_DATA: i32 = 4;
+    const NO_AUTH: i32 = -102;
+    let (server, name) = (own_server(), fresh_name());
+    let (proxy, session) = through_proxy(&server).await;
+    permit(&server, &name, Permission::CREATE | Permission::READ).await;
+    proxy.refuse_requests(GET_DATA, NO_AUTH, 1);
+    proxy.swallow_reply(1);
+    assert!(is_entry_gone(&start(&session, &name).ends().await));
+    assert_eq!(bounded(session.lost()).await, Loss::Session);
+    bounded(session.close()).await.unwrap();
+    assert_eq!(queue(&server, &name), [""; 0]);
+}
