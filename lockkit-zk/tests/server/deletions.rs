@@ -138,6 +138,25 @@ async fn release_raises_the_version_above_the_last_whatever_became_of_the_client
     assert_eq!(server.children("/lockkit").unwrap(), [":clients"]);
 }
 
+/// What the leader's answer and the reads behind it prove does not depend on it.
+#[tokio::test(flavor = "multi_thread")]
+async fn holds_are_renewed_although_the_clients_own_node_cannot_be_made_again() {
+    /// `ZooDefs.OpCode.create2`, and `KeeperException.Code.NOAUTH`.
+    const CREATE: i32 = 15;
+    const NO_AUTH: i32 = -102;
+    let server = own_server();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let session = session_at(&patient_url(&proxy), LONG).await;
+    let held = acquire(&session, &fresh_name()).await;
+    let own = server.children("/lockkit/:clients").unwrap().remove(0);
+    assert!(server.delete(&format!("/lockkit/:clients/{own}")).unwrap());
+    proxy.refuse_requests(CREATE, NO_AUTH, u64::MAX);
+    let renewals = heartbeat(&session, &[&held]).await;
+    assert!(is_renewed(&renewals.session) && is_renewed(&renewals.holds[0].1), "{renewals:?}");
+    assert!(proxy.counts().dropped > 0, "it was not made again");
+    release(&session, &held).await;
+}
+
 /// Where the lock is one node, a release reads that before it deletes.
 #[tokio::test(flavor = "multi_thread")]
 async fn release_of_a_single_node_that_is_deleted_meanwhile_is_confirmed() {
