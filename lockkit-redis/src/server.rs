@@ -312,4 +312,29 @@ mod tests {
         server.reconnect();
         assert!(server.connection(Instant::now() + HANG).await.is_err(), "there is no other one");
     }
+
+    /// Else a request that waits for a connection first may take twice as long as its caller allows.
+    #[tokio::test(start_paused = true)]
+    async fn time_limit_of_a_request_includes_the_wait_for_its_connection() {
+        let (state, watched) = watch::channel(ConnectionState::Opening);
+        let reconnecting = CancellationToken::new().drop_guard();
+        let server = Server {
+            state: watched,
+            timeout: HANG,
+            channel: None,
+            is_one_of_several: false,
+            _reconnecting: reconnecting,
+        };
+        let open = silent_connection(PushHandler::ignore_all()).await;
+        let start = Instant::now();
+        let opening = async {
+            tokio::time::sleep(HANG / 2).await;
+            state.send_replace(ConnectionState::Up(open));
+        };
+        let call = Call::about(&INSPECT, &["x"]);
+        let (answer, ()) = tokio::join!(server.run(&call), opening);
+        let fault = answer.unwrap_err();
+        assert!(fault.may_have_executed(), "{fault:?}");
+        assert!(start.elapsed() < HANG * 5 / 4, "{:?}", start.elapsed());
+    }
 }
