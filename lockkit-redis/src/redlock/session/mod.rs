@@ -192,6 +192,7 @@ impl Drop for RedlockSession {
 mod tests {
     use std::sync::Arc;
 
+    use futures_util::FutureExt;
     use lockkit_core::{
         Clock, FencingToken, LockName, Metadata,
         backend::ClaimControl,
@@ -312,5 +313,17 @@ mod tests {
         // Requests that were sent have ended then. Without the other nodes, it would wait for longer.
         tokio::time::sleep(session.context.nodes.limit).await;
         assert_eq!(tasks(), before);
+    }
+
+    /// A restore that is sent before the answer must not bring the former proposal back.
+    #[tokio::test]
+    async fn restored_lock_gets_the_proposal_that_is_under_way() {
+        let session = session();
+        let grant = add_hold(&session, SentRequests::mark_touched);
+        let metadata = Metadata::of_this_process(None);
+        let mut proclaiming = session.elections().unwrap().proclaim(&grant, &metadata);
+        assert!(proclaiming.as_mut().now_or_never().is_none(), "no node has answered");
+        let noted = session.active_hold(grant.claim()).unwrap().metadata();
+        assert_eq!(&*noted, metadata.to_json());
     }
 }
