@@ -387,3 +387,11 @@ fn reconnect_pauses_differ() {
     let (one, other) = (reconnect_pause(), reconnect_pause());
     assert!(one != other && one.max(other) <= RETRY_PAUSE_MIN, "{one:?} and {other:?}");
 }
+
+/// The next one subscribes to all of them.
+#[tokio::test(start_paused = true)]
+async fn connection_that_cannot_follow_the_changes_of_channels_is_given_up() {
+    let (redis, open) = (Redis::start().unwrap(), silent_connection(PushHandler::ignore_all()).await);
+    to(&redis, Arc::new(vec!["channel".to_owned()])).catch_up(&open).await;
+    assert!(open.health.is_broken());
+}
