@@ -1,13 +1,22 @@
 //! How long each key of a lock lives after each script: for the time that was asked for, and no longer. A key that lives
 //! longer blocks its lock, or stays for ever; one that ends earlier loses a hold, a place in the queue, or a token.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
-use lockkit_core::LockName;
+use lockkit_core::{
+    Clock, LockName, Metadata, Proposal,
+    backend::{Backend, Claim, ClaimControl},
+};
 use lockkit_testbed::Redis;
 
 use crate::{
-    common::{SHORT, fresh_name, session, shared, side},
+    common::{LONG, SHORT, SetClock, backend, bounded, fresh_name, granted, session, shared, side},
     raw::{COUNTER_TTL, Claimant, LINGER, TTL, add_lapsed_waiters, heartbeat},
 };
 
@@ -129,5 +138,29 @@ async fn ttl_is_rounded_up_to_milliseconds_and_at_least_the_shortest() {
         (SHORT + Duration::from_millis(7), SHORT + Duration::from_millis(7)),
     ] {
         assert_eq!(session(shared(), asked).await.ttl(), ttl, "{asked:?}");
+    }
+}
+
+/// Renewals name only the locks. Observers would see a leader without its proposal.
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeat_extends_the_metadata_of_a_leader_after_a_quarter_of_their_lifetime() {
+    const QUARTER_MS: u64 = 2 * 24 * 60 * 60 * 1000;
+    let (redis, name, now_ms) = (shared(), fresh_name(), Arc::new(AtomicU64::new(0)));
+    let (counter, short) = (side(&name, "fence"), TTL.parse::<i64>().unwrap());
+    let backend = backend(&format!("{}/?counter_ttl=8d", redis.url()));
+    let session = backend.open_session(LONG, Clock::new(SetClock(Arc::clone(&now_ms)))).await.unwrap();
+    let metadata = Metadata::of_this_process(None).with_proposal(Proposal::new("value", 1));
+    let claim = Claim::new(name, true, metadata, &ClaimControl::new());
+    let held = granted(bounded(session.acquire(claim)).await);
+    let is_extended_at = async |at_ms| {
+        now_ms.store(at_ms, SeqCst);
+        redis.cli(&["PEXPIRE", &counter, TTL]).unwrap();
+        bounded(session.renew(std::slice::from_ref(&held))).await;
+        redis.cli(&["PTTL", &counter]).unwrap().number().unwrap() > short
+    };
+    for (at_ms, is_extended) in
+        [(0, false), (QUARTER_MS, false), (QUARTER_MS + 1, true), (QUARTER_MS + 2, false)]
+    {
+        assert_eq!(is_extended_at(at_ms).await, is_extended, "after {at_ms} ms");
     }
 }
