@@ -228,3 +228,41 @@ fn require_all<T>(
     }
     if faults.is_empty() { Ok(replies) } else { Err(nodes.not_all(&faults)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use lockkit_conformance::direct::{HANG, bounded};
+
+    use super::*;
+    use crate::{
+        RedisConfig,
+        tests::scripted::{Answer, ScriptedServer, greeting},
+    };
+
+    /// It was looked at before the other run came, and another node after that run.
+    #[tokio::test]
+    async fn node_that_another_run_sets_up_during_the_first_look_has_lost_nothing() {
+        let mut addresses = Vec::new();
+        for number in 1..=3 {
+            let looks = AtomicUsize::default();
+            let server = ScriptedServer::start(|_| {
+                move |_, words: &[String]| match &*words[0] {
+                    "EVALSHA" => {
+                        let is_before = looks.fetch_add(1, SeqCst) == 0 && number == 3;
+                        let marker =
+                            if is_before { String::new() } else { format!("ready 60000 5f0c {number}/3") };
+                        let length = marker.len();
+                        Answer::Text(format!("*4\r\n${length}\r\n{marker}\r\n:0\r\n$0\r\n\r\n:0\r\n"))
+                    }
+                    _ => greeting(words),
+                }
+            });
+            addresses.push(server.await.address.to_string());
+        }
+        let nodes = RedisConfig::new(addresses).unwrap().request_timeout(HANG);
+        let config = RedlockConfig::new(nodes).unwrap();
+        assert_eq!(bounded(init(&config)).await.unwrap(), SetUp::Before);
+    }
+}
