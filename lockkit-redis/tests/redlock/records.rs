@@ -296,3 +296,16 @@ async fn grant_at_the_end_of_its_ttl_is_refused() {
     readings.store(1, SeqCst);
     assert_too_late(&try_acquire(&session, &name(LOCK)).await.unwrap_err());
 }
+
+/// Redis knows no lifetime of zero, and none beyond the range of its clock.
+#[tokio::test(flavor = "multi_thread")]
+async fn record_may_be_kept_for_any_time() {
+    let masters = Masters::start(3).unwrap();
+    let session = open(&masters.url(), LONG).await;
+    let grant = acquire(&session, &name(LOCK)).await;
+    for keep in [Duration::ZERO, Duration::MAX] {
+        let written = session.records().unwrap().write(&grant, "one", keep).await;
+        assert!(written.unwrap(), "{keep:?}");
+    }
+    assert_eq!(read(&session).await.as_deref(), Some("one"));
+}
