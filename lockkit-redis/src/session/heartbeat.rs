@@ -236,3 +236,47 @@ fn hold_renewal(answer: Result<bool, RequestError>, armed_at: BootInstant) -> Re
 fn unknown(fault: &RequestError) -> Renewal {
     Renewal::Unknown(fault.clone().into_error("renew"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    use lockkit_conformance::direct::{HANG, LONG, acquire, bounded, fresh_name};
+    use lockkit_core::{Clock, backend::Backend};
+
+    use super::*;
+    use crate::{
+        RedisBackend, RedisConfig,
+        tests::scripted::{Answer, ScriptedServer, greeting},
+        wire::RENEW,
+    };
+
+    /// As at the end of the move of a slot. The client crate follows a few redirections, and gives up.
+    #[tokio::test]
+    async fn hold_whose_requests_are_redirected_in_vain_is_renewed_by_asking() {
+        let server = ScriptedServer::start(|port| {
+            let is_asking = AtomicBool::default();
+            move |_, words: &[String]| {
+                let is_renewal = words.get(1).is_some_and(|script| script == RENEW.digest());
+                Answer::Text(match words[0].to_ascii_uppercase().as_str() {
+                    "CLUSTER" => format!(
+                        "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\na\r\n"
+                    ),
+                    "ASKING" => {
+                        is_asking.store(true, SeqCst);
+                        "+OK\r\n".to_owned()
+                    }
+                    "EVALSHA" if !is_renewal => ":7\r\n".to_owned(),
+                    "EVALSHA" if is_asking.swap(false, SeqCst) => "*1\r\n:1\r\n".to_owned(),
+                    "EVALSHA" => format!("-MOVED 1 127.0.0.1:{port}\r\n"),
+                    _ => return greeting(words),
+                })
+            }
+        });
+        let config = RedisConfig::cluster([server.await.address.to_string()]).unwrap().request_timeout(HANG);
+        let session = RedisBackend::new(config).open_session(LONG, Clock::boot()).await.unwrap();
+        let held = acquire(&session, &fresh_name()).await;
+        let heartbeat = bounded(session.renew(std::slice::from_ref(&held))).await;
+        assert!(matches!(heartbeat.holds[..], [(_, Renewal::Renewed { .. })]), "{heartbeat:?}");
+    }
+}
