@@ -1,5 +1,7 @@
 //! Tests of what Sentinels show, and when.
 
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
 use futures_util::future::join_all;
 use lockkit_conformance::direct::{HANG, until};
 use lockkit_core::limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
@@ -46,6 +48,28 @@ async fn failover_is_noticed_by_its_message_alone() {
     servers.failover().unwrap();
     let noticed = tokio::time::timeout(HANG, broken.cancelled()).await;
     noticed.expect("the Sentinels report the new master");
+}
+
+/// With the epoch of the new master and the address of the former one, no later answer would be newer.
+#[tokio::test]
+async fn failover_between_the_two_questions_to_a_sentinel_shows_the_new_master() {
+    let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+    let server = ScriptedServer::start(|_| {
+        let is_over = AtomicBool::default();
+        move |_, words: &[String]| {
+            if words[0] != "SENTINEL" {
+                return greeting(words);
+            }
+            let number = if is_over.swap(true, SeqCst) { 6 } else { 5 };
+            Answer::Text(match &*words[1] {
+                "MASTER" => format!("%1\r\n{}{}", bulk("config-epoch"), bulk(&number.to_string())),
+                _ => format!("*2\r\n{}{}", bulk(HOST), bulk(&number.to_string())),
+            })
+        }
+    });
+    let sentinels = Sentinels { addresses: vec![server.await.address], master: "main".to_owned() };
+    let dialer = Dialer { login: Login::default(), tls: None, timeout: 2 * HANG };
+    assert_eq!(sentinels.find(&dialer).await.unwrap(), master(5, 6));
 }
 
 /// Else nothing of the time limit for connecting would be left for the master that the others name.
