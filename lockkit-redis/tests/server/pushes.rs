@@ -282,3 +282,19 @@ fn answer_to_a_waiter_separates_earlier_tokens_from_later_ones() {
     holder.release();
     assert_eq!(Claimant::token(waiter.confirm()), ahead + 1);
 }
+
+/// As in the answers to the requests of the waiter itself: another server may have granted the lock since.
+#[test]
+fn last_token_in_the_answer_to_a_heartbeat_is_not_below_the_clock() {
+    let (redis, name) = (shared(), fresh_name());
+    let [holder, waiter] = [(); 2].map(|()| Claimant::new(redis, &name));
+    Claimant::token(holder.acquire());
+    assert_eq!(waiter.acquire().0, "queued");
+    let begun = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let sides = ["fence", "queue", "deadlines"].map(|what| side(&name, what));
+    let mut heartbeat = vec!["EVAL", *raw::HEARTBEAT, "4", name.as_str()];
+    heartbeat.extend(sides.iter().map(String::as_str));
+    heartbeat.extend([raw::TTL, "c0ffee", raw::LINGER, &*waiter.claim]);
+    let last = redis.cli(&heartbeat).unwrap().list()[0].list()[1].number().unwrap();
+    assert!(last >= i64::try_from(begun.as_micros()).unwrap(), "{last}");
+}
