@@ -259,9 +259,9 @@ mod tests {
             move |_, words: &[String]| {
                 let is_renewal = words.get(1).is_some_and(|script| script == RENEW.digest());
                 Answer::Text(match words[0].to_ascii_uppercase().as_str() {
-                    "CLUSTER" => format!(
-                        "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\na\r\n"
-                    ),
+                    "CLUSTER" => {
+                        format!("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\na\r\n")
+                    }
                     "ASKING" => {
                         is_asking.store(true, SeqCst);
                         "+OK\r\n".to_owned()
