@@ -77,6 +77,8 @@ async fn late_handoff_ends_before_its_lock_ends_at_the_store(cx: Cx) -> Result<(
         end = &mut waiting => bail!("a claim for a lock that is held has ended: {end:?}"),
         noted = cx.eventually(bound, "the session notes that the lock is held", noted) => drop(noted?),
     }
+    // On a loaded machine most of the ttl may have passed. No answer is needed: then as much is left as before.
+    drop((holder.renew(std::slice::from_ref(&held)).await, next.renew(&[]).await));
     // Nothing polls the waiter from here on.
     holder.release(&held).await?;
     sleep(PAUSE).await;
