@@ -230,6 +230,13 @@ mod tests {
     }
 
     #[test]
+    fn claim_with_a_record_that_is_too_long_has_a_json_that_is_read() {
+        let record = Metadata { host: "h".repeat(METADATA_BYTES_MAX), ..Metadata::of_this_process(None) };
+        let json = ClaimMetadata::from(record).to_json();
+        assert!(Metadata::from_json(json.as_bytes()).is_some(), "{} bytes", json.len());
+    }
+
+    #[test]
     fn claims_of_a_client_have_the_json_of_their_records() {
         let labels = [None, Some(""), Some("nightly \"backup\"\n"), Some(&*"\u{1}".repeat(10_000))];
         for (label, proposal) in labels

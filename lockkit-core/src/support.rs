@@ -177,6 +177,15 @@ impl RecentlyBusy {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        pin::pin,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering},
+        },
+        task::{Context, Wake, Waker},
+    };
+
     use tokio::time::{Instant, sleep};
 
     use super::*;
@@ -218,6 +227,32 @@ mod tests {
         });
         assert_eq!(withdrawn, Ok(()));
         assert!(start.elapsed() < RETRY_PAUSE_MIN, "{:?}", start.elapsed());
+    }
+
+    /// What a task finds that the end of its session wakes on another thread.
+    #[test]
+    fn session_that_was_closed_is_closed_when_its_end_is_seen() {
+        #[derive(Default)]
+        struct Woken(SessionState, AtomicBool);
+        impl Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                self.1.store(self.0.is_closed(), Ordering::SeqCst);
+            }
+        }
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut over = pin!(woken.0.over());
+        assert!(over.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        woken.0.mark_closed();
+        assert!(woken.1.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn lock_that_is_busy_again_is_remembered_from_then_on() {
+        let busy = RecentlyBusy::new(Duration::from_secs(60));
+        busy.record(&name(1), at(10));
+        busy.record(&name(1), at(50));
+        assert!(busy.contains(&name(1), at(109)) && !busy.contains(&name(1), at(110)));
     }
 
     #[test]

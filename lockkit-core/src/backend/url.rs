@@ -260,6 +260,15 @@ mod tests {
         assert_eq!((file.path(), file.hosts().len()), ("/var/lib/my locks", 0));
     }
 
+    /// As if a variable was not set.
+    #[test]
+    fn missing_host_is_an_error_where_a_port_or_a_login_is_given() {
+        for bad in ["etcd://:2379/", "etcd://h1,:2379/", "etcd://me@/", "etcd://me:secret@h1,,h2/"] {
+            let error = BackendUrl::parse(bad).unwrap_err().to_string();
+            assert!(error.contains("a host is missing"), "{bad}: {error}");
+        }
+    }
+
     #[test]
     fn errors_name_the_mistake_and_no_secret() {
         let secret = "hunter2";

@@ -235,3 +235,20 @@ async fn hold_that_is_added_while_its_client_closes_is_lost() {
         assert!(!guard.is_held(), "closed within reading {reading}");
     }
 }
+
+/// A backend may cut a request off before it reports the loss of its session.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn proclaim_that_the_end_of_its_session_cut_off_during_a_drain_is_lost() {
+    let backend = Scripted::with_elections(Lifetime::Session);
+    let client = backend.client().await;
+    let leadership = client.election(NAME).unwrap().campaign("first").await.unwrap();
+    *backend.script.proclaim_failure.lock().unwrap() = Some(ErrorKind::Closed);
+    let draining = tokio::spawn(async move { client.drain(TTL).await });
+    settle().await;
+    let proclaiming = tokio::spawn(async move { kind(leadership.proclaim("next").await) });
+    settle().await;
+    assert!(backend.script.proclaims.load(Ordering::SeqCst) > 0, "it was cut off");
+    backend.script.lose_session.notify_one();
+    assert_eq!(in_time(proclaiming).await.unwrap(), ErrorKind::Lost);
+    drop(in_time(draining).await);
+}

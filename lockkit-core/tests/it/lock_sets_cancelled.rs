@@ -5,7 +5,7 @@ use std::{future::Future, pin::pin, time::Duration};
 use crate::cancel_safety::{drop_after, drop_after_slow, poll_once};
 use crate::common::{TTL, client, eventually, kind, settle};
 use crate::lock_sets::{NAMES, is_taken, lock_name, set_of};
-use lockkit_core::{ErrorKind, LockAll, limits::TRY_ANSWER_MAX, memory::MemoryServer};
+use lockkit_core::{ErrorKind, LockAll, limits::{RETRY_PAUSE_MIN, TRY_ANSWER_MAX}, memory::MemoryServer};
 use tokio::time::{Instant, sleep};
 
 async fn set_of_new_client(server: &MemoryServer) -> LockAll {
@@ -220,4 +220,18 @@ async fn set_that_pauses_before_it_starts_again_ends_with_its_client() {
     client.drain(TTL).await.unwrap();
     assert_eq!(kind(acquiring.await.unwrap()), ErrorKind::Closed);
     assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+/// The end of the client is also the loss of the locks that the set has already.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn set_without_time_to_start_again_ends_with_its_client() {
+    let server = MemoryServer::new();
+    let (holding, waiting) = (client(&server).await, client(&server).await);
+    let _last = holding.lock(NAMES[2]).unwrap().acquire().await.unwrap();
+    let set = waiting.lock_all(NAMES).unwrap();
+    let mut acquiring = pin!(set.acquire_timeout(RETRY_PAUSE_MIN / 10));
+    let is_waiting = || server.inspect(&lock_name(NAMES[2])).waiters.len() == 1;
+    assert!(!poll_until(acquiring.as_mut(), is_waiting).await);
+    waiting.close().await.unwrap();
+    assert_eq!(kind(acquiring.await), ErrorKind::Closed);
 }

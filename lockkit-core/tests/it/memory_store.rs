@@ -161,3 +161,16 @@ async fn inspection_shows_how_long_a_pinned_entry_stays() {
         assert_eq!(remaining(), Some(once_left), "with its pin");
     }
 }
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn waiter_behind_a_session_that_expires_is_granted_the_lock_at_once() {
+    let server = MemoryServer::new();
+    let (start, holder) = (Instant::now(), session(&server).await);
+    let _held = granted(&*holder, NAME).await;
+    // Its re-checks come before and after the expiry.
+    sleep(TTL / 2).await;
+    let other = session(&server).await;
+    let acquired = other.acquire(claim(NAME, true)).await.unwrap();
+    assert!(matches!(acquired, Acquired::Granted(_)), "{acquired:?}");
+    assert!(start.elapsed() <= TTL + Duration::from_millis(10), "{:?}", start.elapsed());
+}

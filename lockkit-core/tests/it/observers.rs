@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::common::{NAME, TTL, client, eventually, in_time, settle};
+use crate::common::{NAME, TTL, client, eventually, in_time, name, settle};
 use crate::scripted::Scripted;
 use lockkit_core::{Status, backend::Lifetime, limits::RECHECK_PAUSE_MIN, memory::MemoryServer};
 use tokio::time::Instant;
@@ -60,4 +60,18 @@ async fn observer_that_is_dropped_in_its_pause_leaves_no_task() {
     settle().await;
     assert_eq!(tasks(), before);
     server.lose_replies(0);
+}
+
+/// An observer recognizes by it an answer that is older than what it has reported.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn each_value_of_a_leader_has_a_higher_number_than_the_one_before() {
+    let server = MemoryServer::new();
+    let leadership = client(&server).await.election(NAME).unwrap().campaign("0").await.unwrap();
+    let number = || server.inspect(&name()).holder.unwrap().metadata.unwrap().proposal.unwrap().number;
+    let mut numbers = vec![number()];
+    for value in ["1", "2"] {
+        leadership.proclaim(value).await.unwrap();
+        numbers.push(number());
+    }
+    assert!(numbers.is_sorted_by(|earlier, later| earlier < later), "{numbers:?}");
 }

@@ -206,6 +206,14 @@ mod tests {
     }
 
     #[test]
+    fn file_that_only_mentions_a_section_is_unusable() {
+        let folder = tempfile::tempdir().unwrap();
+        let ca = folder.path().join("ca.pem");
+        std::fs::write(&ca, "The CERTIFICATE is missing.\n-----END CERTIFICATE-----\n").unwrap();
+        assert!(Tls::new().ca(&ca).read().is_err());
+    }
+
+    #[test]
     fn unusable_file_is_reported_with_its_option() {
         let folder = tempfile::tempdir().unwrap();
         let (certificate, key) = (folder.path().join("a.pem"), folder.path().join("a-key.pem"));

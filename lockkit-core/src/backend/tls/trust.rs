@@ -118,6 +118,22 @@ mod tests {
     }
 
     #[test]
+    fn server_that_refuses_the_certificate_is_distrust_for_each_reason() {
+        for alert in [
+            Alert::AccessDenied,
+            Alert::BadCertificate,
+            Alert::CertificateExpired,
+            Alert::CertificateRequired,
+            Alert::CertificateRevoked,
+            Alert::CertificateUnknown,
+            Alert::UnknownCA,
+            Alert::UnsupportedCertificate,
+        ] {
+            assert!(is_distrust(&io::Error::other(rustls::Error::AlertReceived(alert))), "{alert:?}");
+        }
+    }
+
+    #[test]
     fn hosts_without_possible_certificates_are_recognised() {
         for server in ["h:1", "a.example:1", "127.0.0.1:1", "[::1]:1"] {
             assert!(can_be_certified(server), "{server}");
