@@ -14,6 +14,8 @@ mod checked;
 mod clock_checks;
 mod common;
 mod connecting;
+#[cfg(feature = "metrics")]
+mod counters;
 mod deadlines;
 mod draining;
 mod elections;

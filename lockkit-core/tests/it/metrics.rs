@@ -30,27 +30,27 @@ const SOURCE: &str = include_str!("../../src/metrics.rs");
 type Metric = (String, String, BTreeSet<String>);
 
 /// Runs a scenario with a recorder of its own, on a paused clock.
-fn recorded(scenario: impl AsyncFnOnce(&Emitted)) {
+pub(crate) fn recorded(scenario: impl AsyncFnOnce(&Emitted)) {
     let recorder = DebuggingRecorder::new();
     let emitted = Emitted::by(&recorder);
     metrics::with_local_recorder(&recorder, || on_paused_clock(scenario(&emitted)));
 }
 
 /// What was emitted. A snapshot sets everything to zero, so gauges are summed up here.
-struct Emitted {
+pub(crate) struct Emitted {
     snapshots: Snapshotter,
     gauges: RefCell<BTreeMap<String, f64>>,
 }
 
 /// One series.
 #[derive(Debug)]
-struct Series {
-    name: String,
+pub(crate) struct Series {
+    pub(crate) name: String,
     kind: MetricKind,
     unit: Option<metrics::Unit>,
     is_described: bool,
     labels: BTreeMap<String, String>,
-    value: DebugValue,
+    pub(crate) value: DebugValue,
 }
 
 impl Emitted {
@@ -59,7 +59,7 @@ impl Emitted {
     }
 
     /// Returns what was emitted since the last call.
-    fn take(&self) -> Vec<Series> {
+    pub(crate) fn take(&self) -> Vec<Series> {
         let series = self.snapshots.snapshot().into_vec().into_iter().map(|(key, unit, text, value)| {
             let (kind, key) = key.into_parts();
             let labels = key.labels().map(|label| (label.key().to_owned(), label.value().to_owned()));
@@ -114,7 +114,7 @@ fn reasons(of: &str) -> BTreeSet<String> {
     rows.map(|row| row[0].clone()).collect()
 }
 
-async fn held(client: &LockClient, name: &str) -> LockGuard {
+pub(crate) async fn held(client: &LockClient, name: &str) -> LockGuard {
     client.lock(name).unwrap().acquire().await.unwrap()
 }
 
