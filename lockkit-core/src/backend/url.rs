@@ -260,6 +260,14 @@ mod tests {
         assert_eq!((file.path(), file.hosts().len()), ("/var/lib/my locks", 0));
     }
 
+    #[test]
+    fn white_space_around_a_url_and_dots_in_its_path_are_dropped() {
+        let mut url = BackendUrl::parse(" etcd://h:/a/../b/./c?label=one+two\r\n").unwrap();
+        assert_eq!(url.hosts(), [Host { name: "h".into(), port: None }]);
+        assert_eq!(url.take("label").as_deref(), Some("one two"));
+        assert_eq!(url.path(), "/b/c");
+    }
+
     /// As if a variable was not set.
     #[test]
     fn missing_host_is_an_error_where_a_port_or_a_login_is_given() {

@@ -5,7 +5,11 @@ use std::{future::Future, pin::pin, time::Duration};
 use crate::cancel_safety::{drop_after, drop_after_slow, poll_once};
 use crate::common::{TTL, client, eventually, kind, settle};
 use crate::lock_sets::{NAMES, is_taken, lock_name, set_of};
-use lockkit_core::{ErrorKind, LockAll, limits::{RETRY_PAUSE_MIN, TRY_ANSWER_MAX}, memory::MemoryServer};
+use lockkit_core::{
+    ErrorKind, LockAll,
+    limits::{RETRY_PAUSE_MIN, TRY_ANSWER_MAX},
+    memory::MemoryServer,
+};
 use tokio::time::{Instant, sleep};
 
 async fn set_of_new_client(server: &MemoryServer) -> LockAll {

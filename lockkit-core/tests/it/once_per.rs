@@ -287,3 +287,18 @@ async fn process_that_waits_for_the_lock_finds_the_record_that_its_holder_writes
     assert!(matches!(in_time(beginning).await.unwrap().unwrap(), Turn::Done));
     assert!(start.elapsed() <= ONCE_READ_PAUSE + Duration::from_millis(10), "{:?}", start.elapsed());
 }
+
+/// The last look follows the last wait.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn record_that_is_written_during_the_last_wait_is_found() {
+    let (server, start) = (MemoryServer::new(), Instant::now());
+    let holder = session(&server).await;
+    let grant = granted(&*holder, NAME).await;
+    let work = work(&client(&server).await, start, Duration::ZERO);
+    let record = (PERIOD * 60).as_millis().to_string();
+    let (turn, written) = tokio::join!(work.begin_timeout(ONCE_READ_PAUSE / 2), async {
+        sleep(ONCE_READ_PAUSE / 4).await;
+        holder.records().unwrap().write(&grant, &record, PERIOD).await.unwrap()
+    });
+    assert!(written && matches!(turn, Ok(Turn::Done)), "{turn:?}");
+}
