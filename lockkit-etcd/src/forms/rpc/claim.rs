@@ -179,3 +179,18 @@ impl RpcSession {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_conformance::direct::{bounded, fresh_name, try_acquire};
+
+    use crate::{forms::rpc::tests::scripted, session::tests::busy};
+
+    #[tokio::test(start_paused = true)]
+    async fn try_whose_last_look_is_refused_fails_at_once() {
+        let (script, session) = scripted().await;
+        script.rule(busy("Txn"));
+        bounded(try_acquire(&session, &fresh_name())).await.unwrap_err();
+        assert_eq!((script.count("Txn"), script.leases()), (1, 0));
+    }
+}

@@ -105,3 +105,22 @@ impl RpcSession {
         self.server.request_timeout().min(self.ttl / HEARTBEAT_SHARE_OF_TTL)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_conformance::direct::{acquire, fresh_name};
+    use lockkit_core::backend::Renewal;
+
+    use crate::{client::scripted::Fate, forms::rpc::tests::scripted};
+
+    /// An operator may have deleted its key.
+    #[tokio::test(start_paused = true)]
+    async fn hold_whose_key_was_not_read_is_not_confirmed_by_its_lease() {
+        let (script, session) = scripted().await;
+        let held = acquire(&session, &fresh_name()).await;
+        script.rule(|call| if call.is("Txn") { Fate::Lost } else { Fate::Served });
+        let renewals = session.renew(&[held]).await;
+        assert_eq!(script.count("LeaseKeepAlive"), 1);
+        assert!(matches!(renewals.holds[0].1, Renewal::Unknown(_)), "{renewals:?}");
+    }
+}

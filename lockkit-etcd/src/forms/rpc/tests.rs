@@ -28,7 +28,7 @@ async fn open(script: &Script) -> Arc<RpcSession> {
     Arc::new(RpcSession::open(server(script, 1), layout, TTL, Clock::tokio()).await.unwrap())
 }
 
-async fn scripted() -> (Script, Arc<dyn Session>) {
+pub(super) async fn scripted() -> (Script, Arc<dyn Session>) {
     let script = Script::default();
     let session = open(&script).await;
     (script, session)
@@ -385,4 +385,14 @@ async fn heartbeat_without_replies_ends_before_the_next_one() {
         assert!(matches!(renewals.session, Renewal::Unknown(_)), "{renewals:?}");
         assert!(since.elapsed() < TTL / 3, "{:?}", since.elapsed());
     }
+}
+
+/// It lives for one more ttl, and so does its lock.
+#[tokio::test(start_paused = true)]
+async fn close_that_does_not_revoke_every_lease_fails() {
+    let (script, session) = scripted().await;
+    let _held = [acquire(&session, &fresh_name()).await, acquire(&session, &fresh_name()).await];
+    script.rule(first(1, "LeaseRevoke", Fate::Refused(Code::Unavailable, "etcdserver: request timed out")));
+    bounded(session.close()).await.unwrap_err();
+    assert_eq!(script.leases(), 1);
 }
