@@ -138,3 +138,23 @@ async fn stream_uses_the_login_that_a_request_has_renewed() {
     bounded(changes.notified()).await;
     assert_eq!(script.count("Authenticate"), 0);
 }
+
+/// As by a server that refuses watches for lack of a permission.
+#[tokio::test(start_paused = true)]
+async fn stream_whose_watches_are_refused_again_is_reopened_with_growing_pauses() {
+    const REFUSED: usize = 9;
+    let script = Script::default();
+    let (session, changes) = (queue_session(&script).await, Arc::default());
+    let mut refused = 0;
+    script.rule(move |call| {
+        let key = if call.is("Watch") { call.watched().map(|(key, _)| key) } else { None };
+        // Each stream begins with the watch of the client's own keys.
+        let is_observer = key.is_some_and(|key| !key.starts_with(b"lockkit/:clients/"));
+        refused += usize::from(is_observer);
+        if is_observer && refused <= REFUSED { STALE } else { Fate::Served }
+    });
+    let since = Instant::now();
+    let _watch = observe(&session, &changes);
+    bounded(changes.notified()).await;
+    assert!(since.elapsed() > Duration::from_secs(3), "{:?}", since.elapsed());
+}
