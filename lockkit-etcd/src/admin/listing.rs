@@ -256,6 +256,16 @@ mod tests {
         }
     }
 
+    /// Nobody knows how its name begins.
+    #[test]
+    fn lock_without_a_name_is_only_listed_with_all_locks() {
+        for (prefix, is_listed) in [("", true), ("a", false)] {
+            let pages = Layout::new("lockkit/", Names::Encoded).pages(prefix).unwrap();
+            let kv = KeyValue { key: b"lockkit/a b/x".to_vec(), ..KeyValue::default() };
+            assert_eq!(pages.lock_of(&pages.ranges[0], &kv).is_some(), is_listed, "{prefix:?}");
+        }
+    }
+
     #[test]
     fn pages_go_on_behind_what_was_read() {
         let encoded = pages("p/", Names::Encoded, Shape::default()).unwrap();
