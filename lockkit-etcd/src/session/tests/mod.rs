@@ -1,9 +1,11 @@
 //! Sessions at a scripted server, with a paused clock: which request is sent, and when.
 
 mod close;
+mod entries;
 mod full_store;
 mod requests;
 mod streams;
+mod tries;
 mod waits;
 
 use std::{sync::Arc, time::Duration};

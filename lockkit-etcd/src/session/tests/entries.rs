@@ -1,0 +1,40 @@
+//! Keys of claims that others delete, or create again.
+
+use std::time::Duration;
+
+use lockkit_conformance::direct::{acquire, enqueued, fresh_name, is_entry_gone, latest_recheck, release};
+use tokio::time::Instant;
+
+use super::{TTL, foreign, session};
+use crate::client::scripted::Script;
+
+/// Nobody would grant it the lock.
+#[tokio::test(start_paused = true)]
+async fn waiter_behind_several_others_finds_its_key_gone() {
+    let (script, name) = (Script::default(), fresh_name());
+    let session = session(&script).await;
+    let others = [foreign(&name), format!("{}2", foreign(&name))];
+    for key in &others {
+        script.put(key, "");
+    }
+    let waiting = enqueued(&session, &name).await;
+    let own = script.keys("lockkit/test").into_iter().find(|key| !others.contains(key)).unwrap();
+    let since = Instant::now();
+    script.delete(&own);
+    assert!(is_entry_gone(&waiting.ends().await));
+    assert!(since.elapsed() <= latest_recheck(TTL) + Duration::from_secs(1), "{:?}", since.elapsed());
+}
+
+/// One finds that others are there, one finds its own key created again, and one deletes that.
+#[tokio::test(start_paused = true)]
+async fn release_whose_key_was_created_again_takes_three_transactions() {
+    let (script, name) = (Script::default(), fresh_name());
+    let session = session(&script).await;
+    let held = acquire(&session, &name).await;
+    let own = script.keys("lockkit/test")[0].clone();
+    script.delete(&own);
+    script.put(&own, "");
+    script.take_calls();
+    release(&session, &held).await;
+    assert_eq!((script.count("Txn"), script.keys("lockkit/test").len()), (3, 0));
+}
