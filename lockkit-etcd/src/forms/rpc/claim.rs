@@ -182,9 +182,12 @@ impl RpcSession {
 
 #[cfg(test)]
 mod tests {
-    use lockkit_conformance::direct::{bounded, fresh_name, try_acquire};
+    use lockkit_conformance::direct::{bounded, fresh_name, is_entry_gone, start, try_acquire};
 
-    use crate::{forms::rpc::tests::scripted, session::tests::busy};
+    use crate::{
+        forms::rpc::tests::scripted,
+        session::tests::{busy, foreign},
+    };
 
     #[tokio::test(start_paused = true)]
     async fn try_whose_last_look_is_refused_fails_at_once() {
@@ -192,5 +195,14 @@ mod tests {
         script.rule(busy("Txn"));
         bounded(try_acquire(&session, &fresh_name())).await.unwrap_err();
         assert_eq!((script.count("Txn"), script.leases()), (1, 0));
+    }
+
+    /// Heartbeats would renew it, and its key would be in the queue as long as the session lives.
+    #[tokio::test(start_paused = true)]
+    async fn claim_whose_rpc_returns_behind_another_leaves_neither_key_nor_lease() {
+        let ((script, session), name) = (scripted().await, fresh_name());
+        script.put(&foreign(&name), "");
+        assert!(is_entry_gone(&start(&session, &name).ends().await));
+        assert_eq!((script.leases(), script.keys("lockkit/")), (0, vec![foreign(&name)]));
     }
 }
