@@ -246,6 +246,17 @@ mod tests {
         assert!(claims.broken(&broken).is_some());
     }
 
+    /// Its claim uses the same key again.
+    #[test]
+    fn report_of_an_earlier_broken_hold_breaks_no_later_one() {
+        let (claims, entry) = claims_with_one();
+        claims.place(&entry, 10);
+        entry.grant(false);
+        let broken = |created| claims.broken(&BrokenHold { key: entry.key.clone(), created });
+        assert_eq!(broken(8), None);
+        assert!(broken(10).is_some());
+    }
+
     #[test]
     fn forgotten_claim_leaves_nothing() {
         let claims = ClaimRegistry::default();
