@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use lockkit_conformance::direct::{acquire, enqueued, fresh_name, is_entry_gone, latest_recheck, release};
-use tokio::time::Instant;
+use lockkit_conformance::direct::{
+    acquire, enqueued, fresh_name, is_entry_gone, is_gave_up, latest_recheck, release,
+};
+use tokio::time::{Instant, sleep};
 
 use super::{TTL, foreign, session};
 use crate::client::scripted::Script;
@@ -37,4 +39,20 @@ async fn release_whose_key_was_created_again_takes_three_transactions() {
     script.take_calls();
     release(&session, &held).await;
     assert_eq!((script.count("Txn"), script.keys("lockkit/test").len()), (3, 0));
+}
+
+/// Nobody between the two has to be watched: the earlier claim leaves first.
+#[tokio::test(start_paused = true)]
+async fn waiter_whose_own_front_gave_up_waits_behind_the_one_before_it() {
+    let (script, name) = (Script::default(), fresh_name());
+    let session = session(&script).await;
+    let held = acquire(&session, &name).await;
+    let [middle, last] = [enqueued(&session, &name).await, enqueued(&session, &name).await];
+    middle.control.give_up();
+    assert!(is_gave_up(&middle.ends().await));
+    script.take_calls();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!((script.count("Range"), script.count("Watch")), (0, 0));
+    release(&session, &held).await;
+    release(&session, &last.granted().await).await;
 }
