@@ -7,12 +7,13 @@ use lockkit_core::{
     backend::{Backend, Contender, Page},
     limits::TTL_DEFAULT,
 };
+use lockkit_testbed::{Proxy, ZooKeeper};
 use lockkit_zk::{INSPECTED_CONTENDERS_MAX, INSPECTED_DATA_CHARS_MAX};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 use crate::common::{
     LONG, acquire, backend, bounded, contend, enqueued, fresh_name, inspect, is_gave_up, name, node,
-    own_server, plain, release, session, session_at, shared, until,
+    own_server, patient_url, plain, release, session, session_at, shared, until,
 };
 
 /// Creates a sequential ephemeral node with these data and permissions.
@@ -75,6 +76,27 @@ async fn holder_that_may_not_be_read_is_shown_without_data() {
     assert_eq!(shown.session, Some(format!("{:#x}", theirs.session_id().0)));
     waiting.control.give_up();
     assert!(is_gave_up(&waiting.ends().await));
+}
+
+/// Otherwise the waiters behind it would not be shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn contender_that_leaves_during_an_inspection_hides_no_other_one() {
+    let (server, name) = (shared(), fresh_name());
+    let client = plain(server).await;
+    let first = contend(&client, &name, "lock-").await;
+    let second = contend(&client, &name, "lock-").await;
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    proxy.hold_requests_from(&first);
+    let leaving = async {
+        until("the nodes are asked for", async || proxy.holds(&first)).await;
+        client.delete(&first, None).await.unwrap();
+        proxy.pass();
+    };
+    let url = patient_url(&proxy);
+    let (seen, ()) = tokio::join!(inspect(&url, &name), leaving);
+    let holder = seen.holder.expect("the second one holds the lock now");
+    assert_eq!(format!("{}/{}", node(&name), holder.entry), second);
+    assert!(seen.waiters.is_empty(), "{:?}", seen.waiters);
 }
 
 async fn page(url: &str, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page> {
@@ -189,6 +211,67 @@ async fn lock_that_may_not_be_read_is_listed() {
     assert_eq!(listed(&url, "", 9).await.0, [lock("held", &format!("/{root}/held"))]);
 }
 
+/// Its metadata, which need no permission, show that a session owns it.
+#[tokio::test(flavor = "multi_thread")]
+async fn lock_that_is_one_node_and_may_not_be_read_is_listed() {
+    let server = shared();
+    let (root, [held]) = root_with(server, ["held"]).await;
+    let client = plain(server).await;
+    client.delete(&held, None).await.unwrap();
+    let acl = [Acl::new(Permission::DELETE, AuthId::anyone())];
+    client.create(&held, b"", &CreateMode::Ephemeral.with_acls(Acls::new(&acl))).await.unwrap();
+    assert_eq!(listed(&format!("{}/?root={root}", server.url()), "", 9).await.0, [lock("held", &held)]);
+}
+
+/// Creates directories in a root of their own; returns the path of the root, and theirs.
+async fn root_with<const COUNT: usize>(
+    server: &ZooKeeper,
+    children: [&str; COUNT],
+) -> (String, [String; COUNT]) {
+    let root = format!("/{}", fresh_name());
+    let paths = children.map(|child| format!("{root}/{child}"));
+    let client = plain(server).await;
+    for path in &paths {
+        client.mkdir(path, &CreateMode::Persistent.with_acls(Acls::anyone_all())).await.unwrap();
+    }
+    (root, paths)
+}
+
+/// Otherwise a page would take as many round trips as it has locks.
+#[tokio::test(flavor = "multi_thread")]
+async fn directories_of_a_page_are_looked_into_at_once() {
+    let server = shared();
+    let (root, paths) = root_with(server, ["a", "b", "c"]).await;
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    proxy.hold_requests_from(&paths[0]);
+    let looking = async {
+        until("all are asked for", async || paths.iter().all(|path| proxy.holds(path))).await;
+        proxy.pass();
+    };
+    let url = format!("{}&root={root}", patient_url(&proxy));
+    let (found, ()) = tokio::join!(listed(&url, "", 9), looking);
+    assert_eq!(found, (Vec::new(), 1));
+}
+
+/// The server may remove a container once its last contender has left.
+#[tokio::test(flavor = "multi_thread")]
+async fn directory_that_vanishes_while_a_page_is_read_is_left_out() {
+    let server = shared();
+    let (root, [gone, held]) = root_with(server, ["gone", "held"]).await;
+    let client = plain(server).await;
+    contend_with(&client, &format!("{held}/lock-"), b"", Acls::anyone_all()).await;
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    proxy.hold_requests_from(&gone);
+    let vanishing = async {
+        until("it is asked for", async || proxy.holds(&gone)).await;
+        client.delete(&gone, None).await.unwrap();
+        proxy.pass();
+    };
+    let url = format!("{}&root={root}", patient_url(&proxy));
+    let (found, ()) = tokio::join!(listed(&url, "", 9), vanishing);
+    assert_eq!(found, (vec![lock("held", &held)], 1));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn page_of_empty_directories_names_where_the_next_one_begins() {
     const DIRECTORIES: usize = 4200;
@@ -268,4 +351,31 @@ async fn operator_leaves_no_session_to_its_ttl() {
     let (found, asked) = (inspect(&server.url(), &name).await.holder.unwrap(), Instant::now());
     assert!(bounded(backend.admin().unwrap().break_lock(&name, &found)).await.unwrap());
     is_closed(asked).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operator_who_is_denied_leaves_no_session_to_its_ttl() {
+    let (server, root, name) = (own_server(), fresh_name(), fresh_name());
+    let client = plain(&server).await;
+    let acl = [Acl::new(Permission::CREATE | Permission::DELETE, AuthId::anyone())];
+    let (directory, lock) = (format!("/{root}"), format!("/{root}/{name}"));
+    for path in [&directory, &lock] {
+        client.create(path, b"", &CreateMode::Persistent.with_acls(Acls::new(&acl))).await.unwrap();
+    }
+    // Only the plain client is left.
+    let is_alone = || server.sessions().unwrap() <= 1 && server.connections().unwrap().len() == 1;
+    let is_closed = async || {
+        let closed = until("its session is closed", async || is_alone());
+        tokio::time::timeout(TTL_DEFAULT / 2, closed).await.expect("it ends with its ttl");
+    };
+    let backend = backend(&format!("{}/?root=/{root}", server.url()));
+    let operator = backend.admin().unwrap();
+    let error = bounded(operator.inspect(&name)).await.unwrap_err();
+    assert_eq!((error.kind(), error.lock()), (ErrorKind::Denied, Some(&name)), "{error}");
+    is_closed().await;
+    let error = bounded(operator.list("", None, 1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    is_closed().await;
+    // The next test could not list it to delete it.
+    client.delete(&lock, None).await.unwrap();
 }
