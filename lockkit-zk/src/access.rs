@@ -82,6 +82,20 @@ mod tests {
     }
 
     #[test]
+    fn each_letter_gives_its_own_permission() {
+        for (letter, permission) in [
+            ('c', Permission::CREATE),
+            ('d', Permission::DELETE),
+            ('r', Permission::READ),
+            ('w', Permission::WRITE),
+            ('a', Permission::ADMIN),
+        ] {
+            let Access(list) = Access::parse(&format!("world:anyone:{letter}")).unwrap();
+            assert_eq!(list[0].permission(), permission, "{letter}");
+        }
+    }
+
+    #[test]
     fn malformed_acl_is_refused() {
         for bad in
             ["", "world", "world:anyone", "world:anyone:", "world:anyone:x", ":anyone:r", "world:anyone:r,"]

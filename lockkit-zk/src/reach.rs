@@ -258,4 +258,27 @@ mod tests {
             assert_eq!(Protocol::of(answer), protocol);
         }
     }
+
+    /// A client gives up at once at a server of another protocol. One that hides its state may serve later.
+    #[test]
+    fn only_another_protocol_is_final() {
+        for (protocol, with_tls, is_final) in [
+            (Protocol::Serving, false, false),
+            (Protocol::NotServing, false, false),
+            (Protocol::Silenced, false, false),
+            (Protocol::Tls, false, true),
+            (Protocol::Redis, false, true),
+            (Protocol::Http, false, true),
+            (Protocol::Unknown, false, true),
+            (Protocol::Serving, true, true),
+            (Protocol::NotServing, true, true),
+            (Protocol::Silenced, true, true),
+            (Protocol::Tls, true, false),
+            (Protocol::Unknown, true, true),
+        ] {
+            let finding = protocol.finding(with_tls);
+            let is_of_another_protocol = finding.cause == Cause::OtherProtocol;
+            assert_eq!(is_of_another_protocol, is_final, "{protocol:?}, with TLS: {with_tls}");
+        }
+    }
 }
