@@ -232,6 +232,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn silent_server_is_awaited_no_longer_than_the_time_limit() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = silent.local_addr().unwrap().to_string();
+        let (started, time_limit) = (Instant::now(), ANSWER_MAX / 10);
+        ask(&server, None, time_limit).await;
+        assert!(started.elapsed() < 3 * time_limit, "{:?}", started.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn silent_servers_are_asked_at_the_same_time() {
         let silent: Vec<_> = (0..3).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let servers = silent.iter().map(|server| server.local_addr().unwrap().to_string());

@@ -74,6 +74,22 @@ async fn try_whose_read_is_not_answered_fails_and_leaves_nothing() {
     release(&trying, &granted(try_acquire(&trying, &name).await)).await;
 }
 
+/// A create that the server refuses is a transaction, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn repeated_try_at_a_busy_lock_writes_nothing() {
+    let server = own_server();
+    for form in ["curator", "bare", "single"] {
+        let url = format!("{}&form={form}", quiet_url(&server));
+        let (holding, trying) = (session_at(&url, LONG).await, session_at(&url, LONG).await);
+        let name = fresh_name();
+        let held = held_and_tried(&holding, &trying, &name).await;
+        let logged = server.log_bytes().unwrap();
+        assert!(is_gave_up(&try_acquire(&trying, &name).await), "{form}");
+        assert_eq!(server.log_bytes().unwrap(), logged, "{form}");
+        release(&holding, &held).await;
+    }
+}
+
 /// A lock that counts as recently busy, and has been released: what is left at its place must not refuse it.
 #[tokio::test(flavor = "multi_thread")]
 async fn recently_busy_lock_is_granted_whatever_is_left_of_its_queue() {
