@@ -287,6 +287,27 @@ fn poll_pauses_grow_and_have_jitter_of_up_to_their_length() {
     assert_ne!(one, other, "two waiters would poll at the same moments");
 }
 
+/// Its readers would take it for one that has resigned.
+#[tokio::test]
+async fn leader_whose_proclaim_fails_keeps_its_earlier_file_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder);
+    let proposing = |number: u64| {
+        let proposal = lockkit_core::Proposal::new(number.to_string(), number);
+        Metadata::of_this_process(None).with_proposal(proposal)
+    };
+    let claim = Claim::new(LockName::new("a").unwrap(), true, proposing(1), &ClaimControl::new());
+    let Ok(Acquired::Granted(grant)) = session.acquire(claim).await else { panic!("it is free") };
+    let holder = folder.path().join("a.holder");
+    let earlier = fs::File::open(&holder).unwrap();
+    // No file replaces a folder.
+    fs::remove_file(&holder).unwrap();
+    fs::create_dir(&holder).unwrap();
+    session.elections().unwrap().proclaim(&grant, &proposing(2)).await.unwrap_err();
+    let locked = earlier.try_lock_shared();
+    assert!(matches!(locked, Err(fs::TryLockError::WouldBlock)), "{locked:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn observer_looks_once_per_pause_also_after_it_was_late() {
     let folder = tempfile::tempdir().unwrap();
