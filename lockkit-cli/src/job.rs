@@ -60,14 +60,13 @@ impl Job {
             set(&mut trampoline, variable, value);
         }
         let leader = trampoline.process_group(0).spawn().map_err(failed)?;
-        drop(reader);
         let group = Group::led_by(Pid::from_child(&leader));
         watcher.watch(group, deadline).map_err(|cause| Failure::system("watch the job", cause))?;
         let mut terminal = Terminal::open();
         if let Some(terminal) = terminal.as_mut().filter(|terminal| terminal.is_for_the_job()) {
             terminal.give_to(group);
         }
-        let was_started = match gate.open() {
+        let was_started = match gate.open(reader) {
             // Nobody waits there any more: the watcher has killed the group at its deadline, which `reap` finds.
             Err(cause) if cause.kind() == ErrorKind::BrokenPipe => false,
             opened => opened.map(|()| true).map_err(failed)?,

@@ -29,7 +29,7 @@ const GO: &[u8] = b"go";
 pub(crate) struct Gate(PipeWriter);
 
 impl Gate {
-    /// Returns a gate, and the program that waits there to execute `command`. Keep the reader until it is spawned.
+    /// Returns a gate, and the program that waits there to execute `command`. Keep the reader until the gate is opened.
     pub(crate) fn before(command: &[OsString]) -> io::Result<(Self, PipeReader, Command)> {
         let (reader, writer) = io::pipe()?;
         // The only descriptor that the trampoline inherits besides those of the command.
@@ -39,8 +39,10 @@ impl Gate {
         Ok((Self(writer), reader, trampoline))
     }
 
-    /// Lets the command start.
-    pub(crate) fn open(mut self) -> io::Result<()> {
+    /// Lets the command start; fails with `BrokenPipe` if nobody waits there any more.
+    pub(crate) fn open(mut self, reader: PipeReader) -> io::Result<()> {
+        // This process must not count as waiting there.
+        drop(reader);
         self.0.write_all(GO)
     }
 }
@@ -63,4 +65,16 @@ pub(crate) fn exec_at_gate(gate: i32, command: &[OsString]) -> u8 {
     let cause = Command::new(program).args(arguments).exec();
     say(format_args!("cannot execute {}: {cause}", program.to_string_lossy()));
     if cause.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gate_where_nobody_waits_cannot_be_opened() {
+        let (gate, reader, trampoline) = Gate::before(&["true".into()]).unwrap();
+        drop(trampoline);
+        assert_eq!(gate.open(reader).unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
 }
