@@ -1,9 +1,9 @@
 //! The wait for the lock.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockkit::{LockClient, LockGuard, LockName, Turn};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     describe::held_by,
@@ -54,9 +54,8 @@ pub(crate) async fn acquire(
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         match attempt(client, name, options, left).await? {
             Turn::Yours(guard) if is_fresh(&guard, ttl).await => return Ok(Some(guard)),
-            // Lost before the job started. What runs once has begun by its record, and must not begin again; a lock that is
-            // kept for a time is not free before.
-            Turn::Yours(guard) if options.once_per.or(options.at_least).is_some() => guard.check()?,
+            // Lost before the job started.
+            Turn::Yours(guard) if !may_begin_again(options) => guard.check()?,
             Turn::Yours(_) => {}
             Turn::Done => return Ok(None),
             _ => {
@@ -93,6 +92,12 @@ async fn attempt(
         Some(left) => lock.acquire_timeout(left).await?,
     };
     Ok(guard.map_or(Turn::Busy, Turn::Yours))
+}
+
+/// Whether the lock may be acquired again after a grant that was lost before the job started. What runs once has begun by
+/// its record, and must not begin again; a lock that is kept for a time is not free before.
+fn may_begin_again(options: AcquireOptions) -> bool {
+    options.once_per.or(options.at_least).is_none()
 }
 
 /// Waits until a job can start; returns false if the lock is lost before.
@@ -144,5 +149,46 @@ mod tests {
         let server = MemoryServer::new();
         let guard = stale_grant(&server).await;
         assert!(!is_fresh(&guard, TTL).await);
+    }
+
+    async fn client(server: &MemoryServer) -> LockClient {
+        LockClient::builder(server.backend()).ttl(TTL).clock(Clock::tokio()).build().await.unwrap()
+    }
+
+    #[test]
+    fn what_runs_once_or_keeps_its_lock_for_a_time_does_not_begin_again() {
+        let options = AcquireOptions { time_limit: None, at_least: None, max_hold: Some(TTL), once_per: None };
+        assert!(may_begin_again(options));
+        assert!(!may_begin_again(AcquireOptions { at_least: Some(TTL), ..options }));
+        assert!(!may_begin_again(AcquireOptions { once_per: Some(TTL), ..options }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_limit_is_for_all_attempts_together() {
+        let (server, name) = (MemoryServer::new(), LockName::new("job").unwrap());
+        let (own, other) = (client(&server).await, client(&server).await);
+        let [first, next] = [(); 2].map(|()| other.lock("job").unwrap());
+        let held = first.acquire().await.unwrap();
+        let (second, begin) = (Duration::from_secs(1), Instant::now());
+        // Each grant is lost before a job can start.
+        let (time_limit, max_hold) = (Some(20 * second), Some(Duration::ZERO));
+        let options = AcquireOptions { time_limit, at_least: None, max_hold, once_per: None };
+        let enclosing = EnclosingLocks::default();
+        let (refused, next, released) = tokio::join!(
+            acquire(&own, &name, options, &enclosing),
+            async {
+                // Behind the first attempt, and before the second one.
+                sleep(second).await;
+                next.acquire().await.unwrap()
+            },
+            async {
+                sleep(15 * second).await;
+                held.release().await
+            }
+        );
+        released.unwrap();
+        let (refused, took) = (refused.unwrap_err(), begin.elapsed());
+        assert!(refused.status == NOT_ACQUIRED && next.is_held(), "{}", refused.message);
+        assert!((20 * second..25 * second).contains(&took), "{took:?}");
     }
 }
