@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use lockkit::{LockClient, LockName, backend::Inspection};
+use lockkit::{Error, LockClient, LockName, backend::Inspection};
 use tokio::time::sleep;
 
 use crate::{
@@ -64,31 +64,41 @@ async fn watch(
     show: impl Fn(&Inspection) -> Result<(), Failure>,
 ) -> Result<u8, Failure> {
     let mut signals = Signals::listen(ENDING)?;
+    let say = |error: &Error| warn(format_args!("{error:#}; trying again"));
+    let watching = show_changes(async || client.inspect(name.as_str()).await, show, say);
+    match unless_ended(&mut signals, watching).await {
+        Ok(failure) => Err(failure),
+        Err(signal) => Ok(status_of_signal(signal.as_raw())),
+    }
+}
+
+/// Shows every change, and says once per outage that the store does not answer. Returns why it cannot continue.
+async fn show_changes(
+    inspect: impl AsyncFn() -> lockkit::Result<Inspection>,
+    show: impl Fn(&Inspection) -> Result<(), Failure>,
+    say: impl Fn(&Error),
+) -> Failure {
     let mut shown: Option<Inspection> = None;
     let mut silence = StoreIsSilent::default();
-    let watching = async {
-        loop {
-            match client.inspect(name.as_str()).await {
-                Ok(found) => {
-                    if shown.as_ref().is_none_or(|shown| identity(shown) != identity(&found)) {
-                        show(&found)?;
-                        shown = Some(found);
+    loop {
+        match inspect().await {
+            Ok(found) => {
+                if shown.as_ref().is_none_or(|shown| identity(shown) != identity(&found)) {
+                    if let Err(failure) = show(&found) {
+                        return failure;
                     }
-                    silence.end();
+                    shown = Some(found);
                 }
-                Err(error) if error.is_temporary() => {
-                    if silence.begin() {
-                        warn(format_args!("{error:#}; trying again"));
-                    }
-                }
-                Err(error) => return Err(error.into()),
+                silence.end();
             }
-            sleep(WATCH_PAUSE).await;
+            Err(error) if error.is_temporary() => {
+                if silence.begin() {
+                    say(&error);
+                }
+            }
+            Err(error) => return error.into(),
         }
-    };
-    match unless_ended(&mut signals, watching).await {
-        Ok(outcome) => outcome,
-        Err(signal) => Ok(status_of_signal(signal.as_raw())),
+        sleep(WATCH_PAUSE).await;
     }
 }
 
@@ -123,9 +133,12 @@ fn as_text(name: &LockName, found: &Inspection) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lockkit::backend::Contender;
+    use std::cell::{Cell, RefCell};
+
+    use lockkit::{ErrorKind, backend::Contender};
 
     use super::*;
+    use crate::exit::DENIED;
 
     #[test]
     fn status_is_that_of_the_lock() {
@@ -146,5 +159,23 @@ mod tests {
         assert_eq!([silence.begin(), silence.begin()], [true, false]);
         silence.end();
         assert_eq!([silence.begin(), silence.begin()], [true, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn second_outage_is_said_although_nothing_has_changed_between_them() {
+        let free = || Ok(Inspection::new(None, vec![]));
+        let failed = |kind| Err(Error::new(kind, "inspect"));
+        let outage = || failed(ErrorKind::Unavailable);
+        let answers = [free(), outage(), outage(), free(), outage(), failed(ErrorKind::Denied)];
+        let answers = RefCell::new(answers.into_iter());
+        let (shown, said) = (Cell::new(0), Cell::new(0));
+        let show = |_: &Inspection| {
+            shown.set(shown.get() + 1);
+            Ok(())
+        };
+        let say = |_: &Error| said.set(said.get() + 1);
+        let next = async || answers.borrow_mut().next().unwrap();
+        let failure = show_changes(next, show, say).await;
+        assert_eq!((failure.status, shown.get(), said.get()), (DENIED, 1, 2));
     }
 }
