@@ -111,6 +111,20 @@ fn hold_without_an_input_is_not_ended_by_it() {
 }
 
 #[test]
+fn hold_is_not_ended_by_an_input_that_cannot_be_read() {
+    let home = Home::new();
+    let folder = std::fs::File::open(home.path(".")).unwrap();
+    let mut hold = Started::new(home.lockkit(["hold", "a"]).stdin(folder));
+    assert!(!hold.line().is_empty());
+    // It has failed to read long before the last of them.
+    for _ in 0..5 {
+        assert_eq!(done(home.lockkit(["who", "a"])).status, 0);
+    }
+    hold.send(Signal::INT);
+    assert_eq!(hold.done().status, 130);
+}
+
+#[test]
 fn hold_ends_with_ctrl_d_at_a_terminal() {
     let home = Home::new();
     let mut terminal = Terminal::with_shell(&home, "\"$LOCKKIT\" hold a >token; echo ended with $?");
