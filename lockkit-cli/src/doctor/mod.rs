@@ -42,7 +42,7 @@ pub(crate) async fn doctor(arguments: DoctorArguments, collector: &Collector) ->
     let asked = asked_ttl(&store)?;
     let configured = ConfiguredStore::to(&store, Some(asked.min(TTL_EXAMINED_MAX)), Some("lockkit doctor"))?;
     let mut report = Report::new(&BackendUrl::parse(store.url())?);
-    if let Some(clients) = connect(&configured, &mut report).await {
+    if let Some(clients) = connect(async || configured.open().await, &mut report).await {
         let [one, other] = &clients;
         check_ttl(one, asked, &mut report);
         examine(one, other, asked, collector, &mut report).await;
@@ -63,9 +63,12 @@ fn asked_ttl(store: &Store) -> Result<Duration, Failure> {
 }
 
 /// Opens two sessions, or reports why it cannot.
-async fn connect(configured: &ConfiguredStore, report: &mut Report) -> Option<[LockClient; 2]> {
+async fn connect(
+    open: impl AsyncFn() -> Result<LockClient, Failure>,
+    report: &mut Report,
+) -> Option<[LockClient; 2]> {
     let begin = Instant::now();
-    let one = match configured.open().await {
+    let one = match open().await {
         Ok(client) => client,
         Err(failure) => {
             let remedy = match failure.status {
@@ -78,7 +81,7 @@ async fn connect(configured: &ConfiguredStore, report: &mut Report) -> Option<[L
         }
     };
     report.fine("reach", format!("a session was opened in {:.1?}", begin.elapsed()));
-    match configured.open().await {
+    match open().await {
         Ok(other) => Some([one, other]),
         Err(failure) => {
             let remedy = "check how many connections the server allows";
@@ -147,6 +150,20 @@ mod tests {
     async fn client(server: &MemoryServer) -> LockClient {
         let builder = LockClient::builder(server.backend()).clock(lockkit::Clock::tokio());
         builder.ttl(TTL_EXAMINED_MAX).build().await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn first_session_does_not_stay_if_a_second_one_is_refused() {
+        let server = MemoryServer::new();
+        let open = async || match server.sessions() {
+            0 => Ok(client(&server).await),
+            _ => Err(Failure::new(UNAVAILABLE, "too many connections")),
+        };
+        let mut report = Report::new(&BackendUrl::parse("memory:").unwrap());
+        assert!(connect(open, &mut report).await.is_none());
+        assert_eq!(server.sessions(), 0);
+        let text = report.as_text();
+        assert!(report.status() == 2 && text.contains("a second session: too many connections"), "{text}");
     }
 
     #[tokio::test(start_paused = true)]
