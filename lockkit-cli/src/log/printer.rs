@@ -63,11 +63,17 @@ impl Printer {
 
     fn run(&self) {
         loop {
-            let line = self.next();
-            let _ = std::io::stderr().write_all(line.as_bytes());
-            self.lock().is_writing = false;
-            self.changed.notify_all();
+            self.write_next(|line| {
+                let _ = std::io::stderr().write_all(line.as_bytes());
+            });
         }
+    }
+
+    /// Writes the next line; the end of the program waits for that.
+    fn write_next(&self, write: impl FnOnce(&str)) {
+        write(&self.next());
+        self.lock().is_writing = false;
+        self.changed.notify_all();
     }
 
     /// Waits for the next line.
@@ -132,5 +138,16 @@ mod tests {
         assert_eq!(printer.next(), "slow");
         let took = finish();
         assert!((FINISH_MAX..FINISH_MAX * 30).contains(&took), "{took:?}");
+    }
+
+    #[test]
+    fn line_is_being_printed_until_it_is_written() {
+        let printer = Printer::idle();
+        printer.print("last".into());
+        printer.write_next(|line| {
+            let lines = printer.lock();
+            assert!(line == "last" && lines.waiting.is_empty() && lines.is_writing, "{lines:?}");
+        });
+        assert!(!printer.lock().is_writing);
     }
 }
