@@ -138,7 +138,7 @@ impl PartialEq for Seen {
 
 #[cfg(test)]
 mod tests {
-    use lockkit::{Clock, backend::Contender, memory::MemoryServer};
+    use lockkit::{Clock, FencingToken, backend::Contender, memory::MemoryServer};
 
     use super::*;
 
@@ -178,6 +178,10 @@ mod tests {
             seen(Some(of_other("holder").with_remaining(INSPECT_MAX)), vec![own(), of_other("late")])
         );
         assert_ne!(one, seen(Some(of_other("next")), vec![own()]));
+        // Some stores have one entry per lock, whoever holds it.
+        let mut again = of_other("holder");
+        again.token = Some(FencingToken::new(7));
+        assert_ne!(one, seen(Some(again), vec![own()]));
         assert_ne!(one, seen(Some(of_other("holder")), vec![of_other("a"), own()]));
         let no_answer = |why: &str| Some(Seen::NoAnswer(why.into()));
         assert_eq!(no_answer("refused"), no_answer("no route"), "one outage");
