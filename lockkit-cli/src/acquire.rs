@@ -94,8 +94,8 @@ async fn attempt(
     Ok(guard.map_or(Turn::Busy, Turn::Yours))
 }
 
-/// Whether the lock may be acquired again after a grant that was lost before the job started. What runs once has begun by
-/// its record, and must not begin again; a lock that is kept for a time is not free before.
+/// Whether the lock may be acquired again after a grant that was lost before the job started. What runs once has begun
+/// by its record, and must not begin again; a lock that is kept for a time is not free before.
 fn may_begin_again(options: AcquireOptions) -> bool {
     options.once_per.or(options.at_least).is_none()
 }
@@ -157,7 +157,8 @@ mod tests {
 
     #[test]
     fn what_runs_once_or_keeps_its_lock_for_a_time_does_not_begin_again() {
-        let options = AcquireOptions { time_limit: None, at_least: None, max_hold: Some(TTL), once_per: None };
+        let options =
+            AcquireOptions { time_limit: None, at_least: None, max_hold: Some(TTL), once_per: None };
         assert!(may_begin_again(options));
         assert!(!may_begin_again(AcquireOptions { at_least: Some(TTL), ..options }));
         assert!(!may_begin_again(AcquireOptions { once_per: Some(TTL), ..options }));
