@@ -225,6 +225,22 @@ mod tests {
         assert_eq!(reader.read(&mut text).unwrap(), 0);
     }
 
+    /// Those of a short ttl are small.
+    #[test]
+    fn each_renewal_is_sent_and_counts_from_the_deadline_that_was_sent() {
+        let (mut reader, pipe) = io::pipe().unwrap();
+        let first = Duration::from_secs(1);
+        let mut watcher = Watcher { pid: rustix::process::getpid(), pipe, deadline: Some(first) };
+        for micros in [600, 1_200, 1_800, 2_400] {
+            watcher.set_deadline(Some(first + Duration::from_micros(micros))).unwrap();
+        }
+        watcher.set_deadline(None).unwrap();
+        drop(watcher);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "deadline 1001200000\ndeadline 1002400000\ndeadline never\n");
+    }
+
     #[test]
     fn lines_arrive_in_pieces() {
         let mut watch = WatchState::default();
