@@ -94,11 +94,15 @@ pub(crate) async fn under_lock(
         }
         Err(signal) => Ok(ended_by(signal, name)),
     };
-    let is_lost = matches!(outcome, Ok(LOST) | Err(Failure { status: LOST, .. }));
-    let close_max = if is_lost { CLOSE_AFTER_LOSS_MAX } else { CLOSE_MAX };
     // This also withdraws a claim that was given up. A second signal ends the wait.
-    let _ = unless_ended(&mut signals, timeout(close_max, client.close())).await;
+    let _ = unless_ended(&mut signals, timeout(close_max(&outcome), client.close())).await;
     outcome
+}
+
+/// Returns the time limit for closing the session after this outcome.
+fn close_max(outcome: &Result<u8, Failure>) -> Duration {
+    let is_lost = matches!(outcome, Ok(LOST) | Err(Failure { status: LOST, .. }));
+    if is_lost { CLOSE_AFTER_LOSS_MAX } else { CLOSE_MAX }
 }
 
 /// Awaits the future, or returns the signal that arrived first.
@@ -120,5 +124,20 @@ fn ended_by(signal: Signal, name: &LockName) -> u8 {
 pub(crate) async fn release(guard: LockGuard, client: &LockClient) {
     if let Err(error) = guard.release().await {
         say_or_drop(format_args!("{error:#}; the lock expires within {:?}", client.ttl()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn store_is_waited_for_at_the_end_unless_the_lock_was_lost() {
+        for (status, expected) in
+            [(0, CLOSE_MAX), (NOT_ACQUIRED, CLOSE_MAX), (143, CLOSE_MAX), (LOST, CLOSE_AFTER_LOSS_MAX)]
+        {
+            assert_eq!(close_max(&Ok(status)), expected, "{status}");
+            assert_eq!(close_max(&Err(Failure::new(status, ""))), expected, "{status}");
+        }
     }
 }
