@@ -188,4 +188,18 @@ mod tests {
         let next = Inspection::new(Some(contender("y", 1)), Vec::new());
         assert_ne!(identity(&early), identity(&next));
     }
+
+    #[test]
+    fn another_token_and_another_waiter_are_changes() {
+        let found = |token, waiters: &[&str]| {
+            let holder = Contender::new("k", Some(FencingToken::new(token)), None);
+            let waiters = waiters.iter().map(|entry| Contender::new(*entry, None, None));
+            Inspection::new(Some(holder), waiters.collect())
+        };
+        let before = found(7, &["a"]);
+        assert_eq!(identity(&before), identity(&found(7, &["a"])));
+        for after in [found(8, &["a"]), found(7, &[]), found(7, &["b"]), found(7, &["a", "b"])] {
+            assert_ne!(identity(&before), identity(&after), "{after:?}");
+        }
+    }
 }
