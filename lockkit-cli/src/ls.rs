@@ -164,6 +164,16 @@ mod tests {
     }
 
     #[test]
+    fn name_that_looks_like_something_else_is_in_quotes() {
+        for name in ["a", "orders/1", "a(b)", "x\"y"] {
+            assert_eq!(quoted(name), name);
+        }
+        for name in ["(name", "\"a\"", "a b", "a\u{7f}"] {
+            assert_eq!(quoted(name), format!("{name:?}"));
+        }
+    }
+
+    #[test]
     fn lock_without_a_name_is_shown_by_its_entry() {
         let lock = ListedLock::new(None, "abc\u{7}");
         assert_eq!(text_line(&lock, None), "(name unknown, entry \"abc\\u{7}\")");
