@@ -207,7 +207,25 @@ pub(super) fn add_error(report: &mut Report, check: &'static str, error: &Error)
 
 #[cfg(test)]
 mod tests {
+    use lockkit::{Clock, backend::BackendUrl, memory::MemoryServer};
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn lock_that_is_held_and_neither_shown_nor_broken_is_a_fault() {
+        let server = MemoryServer::new();
+        let client = LockClient::builder(server.backend()).clock(Clock::tokio()).build().await.unwrap();
+        let guard = client.lock("a").unwrap().acquire().await.unwrap();
+        server.delete_entries(guard.name());
+        let mut report = Report::new(&BackendUrl::parse("memory:").unwrap());
+        inspect(&client, "a", true, &mut report).await;
+        list(&client, "a", true, &mut report).await;
+        try_break(&client, guard, &mut report).await;
+        let text = report.as_text();
+        for fault in ["inspect: shows another", "list: the list lacks", "break: a lock that is held was"] {
+            assert!(text.contains(&format!("fault    {fault}")), "{fault}: {text}");
+        }
+    }
 
     #[test]
     fn handoff_with_a_token_that_does_not_rise_or_that_is_slow_is_found() {
