@@ -106,6 +106,14 @@ mod tests {
     }
 
     #[test]
+    fn only_the_first_line_of_the_file_is_the_password() {
+        for file in ["hunter2\nof the test system\n", "hunter2\r\n\r\n"] {
+            let url = BackendUrl::parse(&url_with("etcd://me@h:1", file).unwrap()).unwrap();
+            assert_eq!(url.password(), Some("hunter2"));
+        }
+    }
+
+    #[test]
     fn password_is_that_of_a_user_with_an_at_sign() {
         let url = url_with("etcd://me@example.com@h1:1,h2:2/app@x?ttl=3s", "hunter2").unwrap();
         let url = BackendUrl::parse(&url).unwrap();
