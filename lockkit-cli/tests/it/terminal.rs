@@ -153,6 +153,16 @@ fn terminal_stays_with_pipeline_neighbours_until_the_job_asks_for_it() {
     assert_eq!(terminal.status(), 0);
 }
 
+/// Changing the modes of the terminal needs it, as reading does.
+#[test]
+fn job_that_changes_the_terminal_gets_it() {
+    let home = Home::new();
+    let job = "stty -echo </dev/tty; echo chan\"\"ged";
+    let mut terminal = Terminal::with_shell(&home, &format!("\"$LOCKKIT\" run a -- sh -c '{job}' | cat"));
+    terminal.shows("changed");
+    assert_eq!(terminal.status(), 0);
+}
+
 #[test]
 fn interrupt_key_is_forwarded_if_the_job_lacks_the_terminal() {
     let home = Home::new();
