@@ -181,6 +181,28 @@ fn signal_ends_the_wait_and_leaves_nothing_in_the_queue() {
 }
 
 #[test]
+fn second_signal_ends_the_withdrawal_from_a_frozen_server() {
+    /// A busy machine may be too slow for a time limit.
+    const TRIES: usize = 3;
+    let is_quick = || {
+        let server = Server::start();
+        let _holder = Started::until_started(&mut server.run("echo started; exec sleep 1000"));
+        let waiter = Started::new(&mut server.run("echo ran"));
+        eventually("the waiter in the queue", || (server.queue().len() == 2).then_some(()));
+        server.etcd.pause().unwrap();
+        let begin = Instant::now();
+        // Two that cannot count as one; either may be handled first.
+        waiter.send(Signal::TERM);
+        waiter.send(Signal::INT);
+        let ended = waiter.done();
+        assert!([130, 143].contains(&ended.status), "{}: {}", ended.status, ended.stderr);
+        // A withdrawal that is waited for would take five seconds.
+        begin.elapsed() < Duration::from_secs(4)
+    };
+    assert!((0..TRIES).any(|_| is_quick()), "the second signal is not handled");
+}
+
+#[test]
 fn nested_lock_of_the_same_name_is_refused() {
     let server = Server::start();
     let inner = format!("\"$LOCKKIT\" run --backend '{}' a -- echo ran", server.url);
