@@ -178,7 +178,7 @@ mod tests {
             seen(Some(of_other("holder").with_remaining(INSPECT_MAX)), vec![own(), of_other("late")])
         );
         assert_ne!(one, seen(Some(of_other("next")), vec![own()]));
-        // Some stores have one entry per lock, whoever holds it.
+        // Some stores have one entry per lock for all its holders.
         let mut again = of_other("holder");
         again.token = Some(FencingToken::new(7));
         assert_ne!(one, seen(Some(again), vec![own()]));
