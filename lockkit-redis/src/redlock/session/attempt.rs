@@ -315,6 +315,22 @@ mod tests {
         assert_eq!(clean_ups_of_a_late_ask(false).await, 0);
     }
 
+    #[tokio::test]
+    async fn ask_that_is_sent_again_and_again_has_one_time_limit() {
+        let server = ScriptedServer::start(|_| {
+            |_, words: &[String]| match &*words[0] {
+                "EVALSHA" if words[3] == NODE => Answer::Text(UNKNOWN_NODE.to_owned()),
+                "EVALSHA" => Answer::EndOfConnection,
+                _ => greeting(words),
+            }
+        });
+        let (nodes, _) = node_at(server.await).await;
+        let ask = Arc::into_inner(impatient_ask()).unwrap();
+        let task = Arc::new(AskTask { limit: Duration::from_secs(1), ..ask });
+        nodes.at_all(|number, node, reply| Arc::clone(&task).run(number, node, reply)).in_background();
+        until("the ask has ended", async || Arc::strong_count(&task) == 1).await;
+    }
+
     /// A busy node would get them in a tight loop.
     #[tokio::test]
     async fn clean_ups_that_fail_are_repeated_after_pauses() {
