@@ -134,6 +134,11 @@ impl Claimant {
         self.run_on_counter(node, *RELEASE_RESTORED, &["released", &token.to_string(), KEEP_MS])
     }
 
+    /// Breaks the hold, whose token is at most `above`. Returns 1 if the claim had the lock, otherwise 0.
+    pub fn break_hold(&self, node: &Redis, above: i64) -> Result<i64> {
+        self.run_on_counter(node, *BREAK, &[&above.to_string(), KEEP_MS, "released", "broken"])
+    }
+
     /// 1, 0 or -1; `None` from a node that has lost its data.
     pub fn renew(&self, node: &Redis) -> Result<Option<i64>> {
         let (counter_key, ttl) = (self.side("fence"), self.ttl_ms.to_string());

@@ -65,6 +65,24 @@ fn floor_that_was_taken_in_the_future_is_taken_again() {
     assert_eq!(one.ask(&node, 0).unwrap(), 9_001);
 }
 
+/// A counter may be kept for a second only.
+#[test]
+fn floor_is_taken_again_before_any_counter_expires() {
+    let (node, (one, _)) = (node(), two());
+    set_floor(&node, "9000", "-600000");
+    assert_eq!(one.ask(&node, 0).unwrap(), 9_001);
+}
+
+/// It has lost its marker alone.
+#[test]
+fn node_that_comes_back_keeps_a_higher_counter_of_its_own() {
+    let (node, one) = (node(), Claimant::new(&name(), TTL));
+    set_floor(&node, "90", "0");
+    let reply = node.cli(&["EVAL", *MARK, "1", NODE, MARKER, "70", "a:1", "0", MARKER]).unwrap();
+    assert_eq!(reply.list()[1].number(), Some(90));
+    assert_eq!(one.ask(&node, 0).unwrap(), 91);
+}
+
 #[test]
 fn node_that_comes_back_takes_its_floor_again() {
     let (node, one) = (node(), Claimant::new(&name(), TTL));

@@ -135,6 +135,18 @@ fn release_after_a_restore_raises_the_counter_above_its_token() {
     assert_eq!(counter(node, &one), token + 101, "a counter never falls");
 }
 
+/// A node that the operator has not seen may have a higher one.
+#[test]
+fn break_lowers_no_counter() {
+    let (node, (one, other)) = (shared(), two());
+    let token = one.ask(node, 0).unwrap();
+    assert_eq!(one.break_hold(node, token).unwrap(), 1);
+    assert_eq!((value(node, &one), counter(node, &one)), (String::new(), token + 1));
+    let next = other.ask(node, 0).unwrap();
+    assert_eq!(one.break_hold(node, token).unwrap(), 0, "another has it");
+    assert_eq!((owner(node, &one), counter(node, &one)), (other.claim, next));
+}
+
 #[test]
 fn restore_needs_that_no_other_claim_had_the_lock() {
     let (node, (one, other)) = (shared(), two());
