@@ -156,22 +156,28 @@ mod tests {
     use lockkit_conformance::direct::{HANG, until};
     use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 
-    use super::{super::wire::note_empty, *};
+    use super::{
+        super::wire::{note_empty, read_record},
+        *,
+    };
     use crate::{
-        tests::scripted::{Answer, connection_to, greeting, silent_connection},
+        tests::{
+            keys,
+            scripted::{Answer, ScriptedServer, connection_to, greeting, silent_connection},
+        },
         topology::{Connection, Login, PushHandler},
     };
+
+    fn node_at(address: Address) -> Node {
+        let members = Arc::new(Members::new(vec![name_of(&address)]));
+        let dialer = Dialer { login: Login::default(), tls: None, timeout: HANG };
+        Node::connect(0, address, dialer, Arc::default(), members)
+    }
 
     fn node_behind(proxy: &Proxy) -> Node {
         let endpoint = proxy.endpoint();
         let (host, port) = endpoint.split_once(':').unwrap();
-        Node::connect(
-            0,
-            Address::Tcp(host.to_owned(), port.parse().unwrap()),
-            Dialer { login: Login::default(), tls: None, timeout: HANG },
-            Arc::default(),
-            Arc::new(Members::new(vec![endpoint.clone()])),
-        )
+        node_at(Address::Tcp(host.to_owned(), port.parse().unwrap()))
     }
 
     /// Connects to a server through a proxy; returns also how many connections the proxy has accepted.
@@ -190,6 +196,26 @@ mod tests {
         proxy.set(Direction::Replies, Flow::Hold);
         node.run(Duration::from_millis(50), &look()).await.unwrap_err();
         until("a new connection", async || proxy.counts().accepted > accepted).await;
+    }
+
+    /// A client that spells a name in another way could not bring the node back.
+    #[test]
+    fn names_of_nodes_do_not_depend_on_case() {
+        assert_eq!(name_of(&Address::Tcp("Redis-1.Example".to_owned(), 6379)), "redis-1.example:6379");
+    }
+
+    /// Otherwise an ask would be sent again, and its key would be removed, although it was never sent.
+    #[tokio::test]
+    async fn nothing_was_sent_to_a_node_that_has_not_shown_which_one_it_is() {
+        let server = ScriptedServer::start(|_| {
+            |_, words: &[String]| match &*words[0] {
+                "EVALSHA" => Answer::EndOfConnection,
+                _ => greeting(words),
+            }
+        });
+        let node = node_at(server.await.address);
+        let fault = node.run(HANG, &read_record(&keys())).await.unwrap_err();
+        assert!(!fault.may_have_executed(), "{fault:?}");
     }
 
     /// It may be behind a name that leads to another server by now.
