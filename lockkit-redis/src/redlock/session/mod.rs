@@ -190,9 +190,13 @@ impl Drop for RedlockSession {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    };
 
     use futures_util::FutureExt;
+    use lockkit_conformance::direct::{HANG, until};
     use lockkit_core::{
         Clock, FencingToken, LockName, Metadata,
         backend::ClaimControl,
@@ -205,18 +209,27 @@ mod tests {
         config::RedlockConfig,
         hints::Hints,
         membership::Rejoiner,
+        node::name_of,
         session::{heartbeat::LOCKS_PER_REQUEST, sent_requests::SentRequests},
         wire::{Attempt, RequestBuilder},
     };
-    use crate::{RedisConfig, keys::Names};
+    use crate::{
+        RedisConfig,
+        keys::Names,
+        tests::scripted::{Answer, ScriptedServer, greeting},
+    };
 
     const TTL: Duration = Duration::from_secs(60);
 
     /// A session at addresses where no server listens.
     fn session() -> RedlockSession {
-        let unreachable = RedisConfig::new(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]).unwrap();
+        session_at(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"], Duration::from_secs(1))
+    }
+
+    fn session_at(nodes: [&str; 3], limit: Duration) -> RedlockSession {
         let (hints, broken) = Hints::of_session();
-        let nodes = RedlockConfig::new(unreachable).unwrap().connect_with(Duration::from_secs(1), hints);
+        let config = RedlockConfig::new(RedisConfig::new(nodes).unwrap()).unwrap();
+        let nodes = config.connect_with(limit, hints);
         let (clock, closed) = (Clock::boot(), CancellationToken::new());
         let context = SessionContext {
             nodes: nodes.clone(),
@@ -293,6 +306,30 @@ mod tests {
         assert!(renewed.iter().map(|(claim, _)| *claim).eq(held.iter().map(Grant::claim)));
     }
 
+    /// One after the other, they would take longer than the ttl while nodes are silent.
+    #[tokio::test]
+    async fn requests_of_a_heartbeat_do_not_wait_for_each_other() {
+        let asked = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&asked);
+        let server = ScriptedServer::start(|_| {
+            move |_, words: &[String]| match &*words[0] {
+                "EVALSHA" => {
+                    count.fetch_add(1, SeqCst);
+                    Answer::Nothing
+                }
+                _ => greeting(words),
+            }
+        });
+        let silent = name_of(&server.await.address);
+        let session = session_at([&*silent, "127.0.0.1:2", "127.0.0.1:3"], HANG);
+        let holds = 2 * LOCKS_PER_REQUEST + 1;
+        let held: Vec<Grant> = (0..holds).map(|_| add_hold(&session, SentRequests::mark_touched)).collect();
+        tokio::select! {
+            _ = session.heartbeat(&held) => panic!("a node has not answered"),
+            () = until("all were sent", async || asked.load(SeqCst) == 3) => {}
+        }
+    }
+
     /// Each request that finds the node would start another one.
     #[tokio::test]
     async fn emptied_node_is_brought_back_by_one_task() {
@@ -313,6 +350,18 @@ mod tests {
         // Requests that were sent have ended then. Without the other nodes, it would wait for longer.
         tokio::time::sleep(session.context.nodes.limit).await;
         assert_eq!(tasks(), before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dropped_session_ends_the_task_that_brings_a_node_back() {
+        let session = session();
+        let (before, limit) = (tasks(), session.context.nodes.limit);
+        session.context.rejoiner.start_rejoin(0);
+        tokio::time::sleep(RETRY_PAUSE_MIN).await;
+        drop(session);
+        // Without the other nodes, it would wait for longer.
+        tokio::time::sleep(limit).await;
+        assert!(tasks() <= before, "{} instead of {before}", tasks());
     }
 
     /// A restore that is sent before the answer must not bring the former proposal back.
