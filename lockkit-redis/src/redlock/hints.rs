@@ -183,6 +183,16 @@ mod tests {
         assert_eq!((woken.enable(), hint.claims()), (true, None), "a release may have been missed");
     }
 
+    /// Heartbeats find other losses, but only later.
+    #[test]
+    fn holds_that_are_broken_at_once_are_all_reported() {
+        let (hints, mut broken) = Hints::of_session();
+        let attempts = [(); 50].map(|()| ClaimId::random());
+        attempts.iter().for_each(|attempt| hints.message(&broken_channel(), &attempt.to_string()));
+        let reported: Vec<ClaimId> = std::iter::from_fn(|| broken.try_recv().ok()).collect();
+        assert_eq!(reported, attempts);
+    }
+
     #[test]
     fn session_subscribes_to_each_lock_and_to_its_group() {
         let hints = Hints::default();
