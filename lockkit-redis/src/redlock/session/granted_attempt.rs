@@ -87,7 +87,9 @@ mod tests {
 
     use super::*;
     use crate::redlock::{
-        config::RedlockConfig, membership::Rejoiner, session::release::RETRIED_CLEAN_UPS_MAX,
+        config::RedlockConfig,
+        membership::Rejoiner,
+        session::release::{RETRIED_CLEAN_UPS_MAX, clean_up_late},
         wire::RequestBuilder,
     };
     use crate::{
@@ -145,6 +147,16 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(alive(), before + 1);
+    }
+
+    /// Those of asks that were late are among them: a node that is away would cost a task for each.
+    #[tokio::test(start_paused = true)]
+    async fn clean_up_of_a_late_ask_is_not_retried_where_many_are() {
+        let (won, context) = (won(), context());
+        let (node, limit) = (context.nodes.get(0).unwrap(), context.nodes.limit);
+        node.clean_up_retries.forget_permits(usize::MAX);
+        let clean_up = clean_up_late(&node, limit, won.attempt.clean_up(), context.ttl);
+        tokio::time::timeout(2 * limit, clean_up).await.expect("it was sent once");
     }
 
     /// A node that is away for ever would cost a task for each release.
