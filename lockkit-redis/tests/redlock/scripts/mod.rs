@@ -147,6 +147,20 @@ fn break_lowers_no_counter() {
     assert_eq!((owner(node, &one), counter(node, &one)), (other.claim, next));
 }
 
+/// It may have been granted after the operator had seen the lock of another program.
+#[test]
+fn break_of_another_program_ends_no_hold() {
+    let (node, (one, mut nobody)) = (shared(), two());
+    nobody.claim.clear();
+    one.ask(node, 0).unwrap();
+    assert_eq!(nobody.break_hold(node, 0).unwrap(), 0);
+    assert_eq!(owner(node, &one), one.claim);
+    for (value, is_broken) in [("f00d", 0), ("another", 1)] {
+        node.cli(&["SET", &one.lock, value]).unwrap();
+        assert_eq!(nobody.break_hold(node, 0).unwrap(), is_broken, "{value}");
+    }
+}
+
 #[test]
 fn restore_needs_that_no_other_claim_had_the_lock() {
     let (node, (one, other)) = (shared(), two());
