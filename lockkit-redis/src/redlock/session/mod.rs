@@ -306,9 +306,8 @@ mod tests {
         assert!(renewed.iter().map(|(claim, _)| *claim).eq(held.iter().map(Grant::claim)));
     }
 
-    /// One after the other, they would take longer than the ttl while nodes are silent.
-    #[tokio::test]
-    async fn requests_of_a_heartbeat_do_not_wait_for_each_other() {
+    /// A session of a node that is silent, and two that are down. Returns also how many requests the first one got.
+    async fn session_at_a_silent_node() -> (RedlockSession, Arc<AtomicUsize>) {
         let asked = Arc::<AtomicUsize>::default();
         let count = Arc::clone(&asked);
         let server = ScriptedServer::start(|_| {
@@ -321,11 +320,27 @@ mod tests {
             }
         });
         let silent = name_of(&server.await.address);
-        let session = session_at([&*silent, "127.0.0.1:2", "127.0.0.1:3"], HANG);
+        (session_at([&*silent, "127.0.0.1:2", "127.0.0.1:3"], HANG), asked)
+    }
+
+    /// One after the other, they would take longer than the ttl while nodes are silent.
+    #[tokio::test]
+    async fn requests_of_a_heartbeat_do_not_wait_for_each_other() {
+        let (session, asked) = session_at_a_silent_node().await;
         let holds = 2 * LOCKS_PER_REQUEST + 1;
         let held: Vec<Grant> = (0..holds).map(|_| add_hold(&session, SentRequests::mark_touched)).collect();
         tokio::select! {
             _ = session.heartbeat(&held) => panic!("a node has not answered"),
+            () = until("all were sent", async || asked.load(SeqCst) == 3) => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn releases_of_a_close_do_not_wait_for_each_other() {
+        let (session, asked) = session_at_a_silent_node().await;
+        (0..3).for_each(|_| drop(add_hold(&session, SentRequests::mark_touched)));
+        tokio::select! {
+            _ = session.close() => panic!("a node has not answered"),
             () = until("all were sent", async || asked.load(SeqCst) == 3) => {}
         }
     }
