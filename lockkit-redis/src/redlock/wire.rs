@@ -299,3 +299,32 @@ fn parse_record(text: &str) -> Option<(u64, u64, String)> {
     let (number, text) = rest.split_once(':')?;
     Some((token.parse().ok()?, number.parse().ok()?, text.to_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::ErrorKind;
+
+    use super::*;
+
+    /// No node has said that a hold is lost, or that another claim has the lock.
+    #[test]
+    fn replies_of_another_form_are_errors() {
+        for numbers in [vec![1], vec![1, 1, 1]] {
+            let answer = Value::Array(numbers.into_iter().map(Value::Int).collect());
+            assert_eq!(renew_replies(answer, 2).unwrap_err().kind(), ErrorKind::Unexpected);
+        }
+        assert_eq!(claim_reply(Value::Int(-2)).unwrap_err().kind(), ErrorKind::Unexpected);
+    }
+
+    /// Otherwise the lock would seem to have no record.
+    #[test]
+    fn text_of_another_program_is_no_record() {
+        let state = |text: &str| {
+            record_state(Value::Array(vec![Value::BulkString(text.as_bytes().to_vec()), Value::Int(0)]))
+        };
+        for text in ["x", "7:x", "x:1:a", "7:x:a", "-7:1:a"] {
+            assert_eq!(state(text).unwrap_err().kind(), ErrorKind::Unexpected, "{text}");
+        }
+        assert!(state("").unwrap().is_some_and(|state| state.record.is_none()));
+    }
+}
