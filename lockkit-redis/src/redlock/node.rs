@@ -153,7 +153,7 @@ pub(super) fn name_of(address: &Address) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lockkit_conformance::direct::{HANG, until};
+    use lockkit_conformance::direct::{HANG, sooner_than, until};
     use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 
     use super::{
@@ -216,6 +216,26 @@ mod tests {
         let node = node_at(server.await.address);
         let fault = node.run(HANG, &read_record(&keys())).await.unwrap_err();
         assert!(!fault.may_have_executed(), "{fault:?}");
+    }
+
+    /// Else it would take twice as long as its caller allows.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn time_limit_at_a_node_includes_the_wait_for_its_connection() {
+        const LIMIT: Duration = Duration::from_secs(2);
+        sooner_than(LIMIT * 3 / 2, async || {
+            let server = ScriptedServer::start(|_| {
+                |_, words: &[String]| match &*words[0] {
+                    "HELLO" => {
+                        std::thread::sleep(LIMIT * 3 / 4);
+                        greeting(words)
+                    }
+                    "EVALSHA" => Answer::Nothing,
+                    _ => greeting(words),
+                }
+            });
+            node_at(server.await.address).run(LIMIT, &look()).await.unwrap_err();
+        })
+        .await;
     }
 
     /// It may be behind a name that leads to another server by now.
