@@ -236,7 +236,87 @@ impl Walk<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    };
+
+    use lockkit_conformance::direct::{HANG, bounded, name};
+    use lockkit_core::backend::Admin;
+
     use super::*;
+    use crate::{
+        RedisConfig,
+        tests::scripted::{Answer, ScriptedServer, greeting},
+    };
+
+    /// What a server was asked.
+    #[derive(Default)]
+    struct Asked {
+        run_ids: AtomicUsize,
+        scans: AtomicUsize,
+        /// The largest COUNT of a SCAN.
+        keys: AtomicUsize,
+    }
+
+    /// Starts a server that answers a listing, also as the only node of a cluster. `run_id` and `scan` are its answers,
+    /// from how often it was asked for its run id.
+    async fn server(
+        asked: &Arc<Asked>,
+        run_id: impl Fn(usize) -> &'static str + Send + Sync + 'static,
+        scan: impl Fn(usize) -> &'static str + Send + Sync + 'static,
+    ) -> String {
+        let asked = Arc::clone(asked);
+        let server = ScriptedServer::start(|port| {
+            move |_, words: &[String]| {
+                let answer = match words[0].to_ascii_uppercase().as_str() {
+                    "CLUSTER" => {
+                        format!("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\na\r\n")
+                    }
+                    "INFO" => {
+                        let text = format!("run_id:{}", run_id(asked.run_ids.fetch_add(1, SeqCst) + 1));
+                        format!("${}\r\n{text}\r\n", text.len())
+                    }
+                    "TIME" => "*2\r\n$1\r\n7\r\n$1\r\n0\r\n".to_owned(),
+                    "SCAN" => {
+                        asked.scans.fetch_add(1, SeqCst);
+                        asked.keys.fetch_max(words.last().unwrap().parse().unwrap(), SeqCst);
+                        scan(asked.run_ids.load(SeqCst)).to_owned()
+                    }
+                    _ => return greeting(words),
+                };
+                Answer::Text(answer)
+            }
+        });
+        server.await.address.to_string()
+    }
+
+    /// The client crate continues at another node by itself, where the cursor means nothing.
+    #[tokio::test]
+    async fn node_that_another_one_has_replaced_during_a_page_is_listed_again() {
+        let asked = Arc::<Asked>::default();
+        let run_id = |number: usize| if number == 1 { "former" } else { "next" };
+        let scan = |number: usize| match number {
+            1 => "*2\r\n$1\r\n0\r\n*0\r\n",
+            _ => "*2\r\n$1\r\n0\r\n*1\r\n$1\r\nx\r\n",
+        };
+        let node = server(&asked, run_id, scan).await;
+        let backend = RedisBackend::new(RedisConfig::cluster([node]).unwrap().request_timeout(HANG));
+        let page = bounded(backend.list("", None, 10)).await.unwrap();
+        assert_eq!(page, Page::new(vec![ListedLock::new(Some(name("x")), "x")], None));
+    }
+
+    /// A rare prefix would else keep its caller waiting while the whole store is looked through.
+    #[tokio::test]
+    async fn page_without_a_lock_ends_after_a_bounded_number_of_bounded_scans() {
+        let asked = Arc::<Asked>::default();
+        let server = server(&asked, |_| "same", |_| "*2\r\n$1\r\n7\r\n*0\r\n").await;
+        let backend = RedisBackend::new(RedisConfig::new([server]).unwrap().request_timeout(HANG));
+        let page = bounded(backend.list("rare", None, usize::MAX)).await.unwrap();
+        assert!(page.locks.is_empty() && page.next.is_some(), "{page:?}");
+        let (scans, keys) = (asked.scans.load(SeqCst), asked.keys.load(SeqCst));
+        assert!(scans <= 64 && keys <= 500, "{scans} of {keys} keys");
+    }
 
     #[test]
     fn position_is_parsed_as_it_was_printed() {

@@ -164,13 +164,16 @@ fn with_session(mut contender: Contender, shown: &Shown) -> Contender {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering::SeqCst;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-    use lockkit_conformance::direct::HANG;
+    use lockkit_conformance::direct::{HANG, bounded, fresh_name};
     use lockkit_core::ErrorKind;
 
     use super::*;
-    use crate::{RedisConfig, tests::scripted::FakeCluster};
+    use crate::{
+        RedisConfig,
+        tests::scripted::{Answer, FakeCluster},
+    };
 
     /// The answer to a second copy would hide that the first one has ended the hold.
     #[tokio::test]
@@ -182,5 +185,22 @@ mod tests {
         let broken = RedisBackend::new(config).break_lock(&LockName::new("x").unwrap(), &holder).await;
         assert_eq!(broken.unwrap_err().kind(), ErrorKind::Unavailable);
         assert_eq!(cluster.scripts.load(SeqCst), 1);
+    }
+
+    /// Nothing was executed then. The client crate may not send a break again by itself.
+    #[tokio::test]
+    async fn break_in_a_moving_slot_is_sent_again() {
+        let asked = AtomicUsize::default();
+        let cluster = FakeCluster::answering(move |_| {
+            Answer::Text(match asked.fetch_add(1, SeqCst) {
+                0 => "-TRYAGAIN Multiple keys request during rehashing of slot\r\n".to_owned(),
+                _ => ":1\r\n".to_owned(),
+            })
+        });
+        let node = cluster.await.server.address.to_string();
+        let config = RedisConfig::cluster([node]).unwrap().request_timeout(HANG);
+        let hold = Contender::new(ClaimId::random().to_string(), Some(FencingToken::new(7)), None);
+        let broken = bounded(RedisBackend::new(config).break_lock(&fresh_name(), &hold)).await;
+        assert!(broken.unwrap());
     }
 }

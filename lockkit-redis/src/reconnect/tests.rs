@@ -1,5 +1,7 @@
 //! Connections that break, and connections that should be replaced.
 
+mod history;
+
 use std::{collections::VecDeque, sync::atomic::AtomicUsize, task::Poll};
 
 use lockkit_conformance::direct::{HANG, until};

@@ -241,13 +241,13 @@ fn unknown(fault: &RequestError) -> Renewal {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-    use lockkit_conformance::direct::{HANG, LONG, acquire, bounded, fresh_name};
+    use lockkit_conformance::direct::{HANG, LONG, acquire, bounded, fresh_name, name};
     use lockkit_core::{Clock, backend::Backend};
 
     use super::*;
     use crate::{
         RedisBackend, RedisConfig,
-        tests::scripted::{Answer, ScriptedServer, greeting},
+        tests::scripted::{Answer, FakeCluster, ScriptedServer, greeting},
         wire::RENEW,
     };
 
@@ -278,5 +278,30 @@ mod tests {
         let held = acquire(&session, &fresh_name()).await;
         let heartbeat = bounded(session.renew(std::slice::from_ref(&held))).await;
         assert!(matches!(heartbeat.holds[..], [(_, Renewal::Renewed { .. })]), "{heartbeat:?}");
+    }
+
+    /// As while one master of a cluster is busy.
+    #[tokio::test]
+    async fn session_is_renewed_when_some_of_its_requests_are_answered() {
+        let cluster = FakeCluster::answering(|words| {
+            let is_renewal = words[1] == RENEW.digest();
+            Answer::Text(match &*words[3] {
+                _ if !is_renewal => ":7\r\n".to_owned(),
+                "a" => "*1\r\n:1\r\n".to_owned(),
+                _ => "-OOM command not allowed when used memory > 'maxmemory'.\r\n".to_owned(),
+            })
+        });
+        let node = cluster.await.server.address.to_string();
+        let config = RedisConfig::cluster([node]).unwrap().request_timeout(HANG);
+        let session = RedisBackend::new(config).open_session(LONG, Clock::boot()).await.unwrap();
+        let held = [acquire(&session, &name("a")).await, acquire(&session, &name("b")).await];
+        // Which of the two slots comes first is random.
+        for _ in 0..30 {
+            let heartbeat = bounded(session.renew(&held)).await;
+            assert!(matches!(heartbeat.session, Renewal::Renewed { .. }), "{heartbeat:?}");
+            let renewed =
+                heartbeat.holds.iter().filter(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. }));
+            assert_eq!(renewed.count(), 1, "{heartbeat:?}");
+        }
     }
 }

@@ -102,6 +102,19 @@ async fn each_of_the_documented_rights_is_needed() {
     }
 }
 
+/// What the server reports about itself is only logged, or shows that it was restarted.
+#[tokio::test(flavor = "multi_thread")]
+async fn user_without_the_right_to_info_locks_and_lists() {
+    let redis = Redis::start().unwrap();
+    set_user(&redis, &format!("{} +scan", RIGHTS.replace("+info ", "")));
+    let (session, name) = (session_at(&url_of(&redis), LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    let operator = backend(&url_of(&redis));
+    let page = bounded(operator.admin().unwrap().list("", None, 10)).await.unwrap();
+    assert_eq!(page.locks.into_iter().map(|lock| lock.name).collect::<Vec<_>>(), [Some(name)]);
+    release(&session, &held).await;
+}
+
 /// Side keys of a name with braces have another prefix.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_with_the_documented_keys_of_a_prefix_can_do_everything() {

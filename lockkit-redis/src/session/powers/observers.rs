@@ -256,7 +256,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        tests::scripted::{Answer, connection_to, greeting},
+        tests::scripted::{Answer, connection_to, greeting, silent_connection},
         topology::{Connection, PushHandler},
     };
 
@@ -333,6 +333,18 @@ mod tests {
             let subscribed = timeout(LONG, watch.subscribed()).await;
             subscribed.unwrap_or_else(|_| panic!("round {round}: no answer")).unwrap();
         }
+    }
+
+    /// It may be a black hole, and an observer sends nothing else.
+    #[tokio::test(start_paused = true)]
+    async fn connection_that_answers_no_subscription_is_given_up() {
+        let observers = Arc::<Observers>::default();
+        let open = silent_connection(PushHandler::ignore_all()).await;
+        let (_state, connections) = watch::channel(ConnectionState::Up(open.clone()));
+        tokio::spawn(Arc::clone(&observers).keep_subscribed(connections, LONG / 10));
+        let mut watch = RedisLeaderWatch::new(Arc::clone(&observers), "channel".to_owned());
+        let fault = timeout(LONG, watch.subscribed()).await.expect("it has a time limit").unwrap_err();
+        assert!(fault.may_have_executed() && open.health.is_broken(), "{fault:?}");
     }
 
     /// A pinned lock that is left may expire before the end that was known.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::{
     tests::scripted::{Answer, ScriptedServer, greeting, scripted_sentinel},
-    topology::Login,
+    topology::{Connector, Login, Password, PushHandler, Topology},
 };
 
 /// Longer than the test: no Sentinel is asked at intervals.
@@ -124,10 +124,16 @@ fn master(epoch: u64, port: u16) -> Master {
     Master { epoch, address: Address::Tcp(HOST.to_owned(), port) }
 }
 
+/// A user that only Sentinels know.
+const WATCHER: &str = "watcher";
+
 /// Starts a server with this role; returns its port.
 async fn server_with_role(role: &'static str) -> u16 {
     let server = ScriptedServer::start(|_| {
         move |_, words: &[String]| match &*words[0] {
+            "HELLO" if words.iter().any(|word| word == WATCHER) => {
+                Answer::Text("-WRONGPASS invalid username-password pair\r\n".to_owned())
+            }
             "ROLE" => Answer::Text(format!("*1\r\n${}\r\n{role}\r\n", role.len())),
             _ => greeting(words),
         }
@@ -212,4 +218,51 @@ fn answer_with_the_highest_epoch_counts() {
         let fault = newest(disagreement).unwrap_err();
         assert!(fault.is_transient() && fault.message().contains("127.0.0.1:1"), "{fault:?}");
     }
+}
+
+/// Starts a Sentinel that names the first of these ports. A subscription makes all Sentinels with this flag lose their
+/// state: from then on they name the other port with an earlier epoch, and the subscriber is notified of something.
+async fn forgetful_sentinel(is_lost: Arc<AtomicBool>, ports: [u16; 2]) -> Address {
+    let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+    let push = move |kind: &str, number: usize, rest: &str| {
+        format!(">3\r\n{}{}{rest}", bulk(kind), bulk(FAILOVER_CHANNELS[number]))
+    };
+    let server = ScriptedServer::start(|_| {
+        move |_, words: &[String]| {
+            let (epoch, port) = if is_lost.load(SeqCst) { (1_u64, ports[1]) } else { (5, ports[0]) };
+            Answer::Text(match (&*words[0], words.get(1).map(String::as_str)) {
+                ("SUBSCRIBE", _) => {
+                    is_lost.store(true, SeqCst);
+                    let subscribed = push("subscribe", 0, ":1\r\n") + &push("subscribe", 1, ":2\r\n");
+                    subscribed + &push("message", 1, &bulk("x"))
+                }
+                ("SENTINEL", Some("MASTER")) => {
+                    format!("%1\r\n{}{}", bulk("config-epoch"), bulk(&epoch.to_string()))
+                }
+                ("SENTINEL", _) => format!("*2\r\n{}{}", bulk(HOST), bulk(&port.to_string())),
+                _ => return greeting(words),
+            })
+        }
+    });
+    server.await.address
+}
+
+/// With the user of Sentinels, no server would show its role, and the client would stay at a former master.
+#[tokio::test]
+async fn connection_is_replaced_after_two_answers_and_a_login_to_the_server_that_they_name() {
+    let (first, next) = tokio::join!(server_with_role("master"), server_with_role("master"));
+    let is_lost = Arc::<AtomicBool>::default();
+    let sentinels = [(); 2].map(|()| forgetful_sentinel(Arc::clone(&is_lost), [first, next]));
+    let sentinels = Sentinels { addresses: join_all(sentinels).await, master: "main".to_owned() };
+    let password = Some(Password::Text("hunter2".to_owned()));
+    let connector = Connector {
+        topology: Topology::Sentinel(sentinels),
+        dialer: Dialer { login: Login::default(), tls: None, timeout: 2 * HANG },
+        sentinel_login: Login { user: Some(WATCHER.to_owned()), password, database: 0 },
+        cluster_retries: 0,
+    };
+    let handler = PushHandler::ignore_all();
+    let _connection = connector.connect(handler.clone()).await.unwrap();
+    tokio::time::timeout(HANG, handler.broken.cancelled()).await.expect("the Sentinels name another master");
+    assert!(!handler.ended.is_cancelled());
 }
