@@ -268,6 +268,29 @@ mod tests {
         assert!(refused.is_transient() && refused.message().ends_with("not a master"), "{refused:?}");
     }
 
+    /// An operator who lists locks has no other time limit for the connection.
+    #[tokio::test]
+    async fn master_that_is_silent_after_its_login_is_given_up() {
+        let silent = ScriptedServer::start(|_| {
+            |_, words: &[String]| match &*words[0] {
+                "ROLE" => Answer::Nothing,
+                _ => greeting(words),
+            }
+        });
+        let Address::Tcp(_, port) = silent.await.address else { unreachable!() };
+        let addresses = vec![scripted_sentinel(1, "127.0.0.1", port).await];
+        let connector = Connector {
+            topology: Topology::Sentinel(Sentinels { addresses, master: "main".to_owned() }),
+            dialer: Dialer { login: Login::default(), tls: None, timeout: Duration::from_secs(2) },
+            sentinel_login: Login::default(),
+            cluster_retries: 0,
+        };
+        let connecting = connector.connect(PushHandler::ignore_all());
+        let opened = tokio::time::timeout(lockkit_conformance::direct::HANG, connecting).await;
+        let fault = opened.expect("it has a time limit").err().unwrap();
+        assert!(fault.is_transient() && !fault.may_have_executed(), "{fault:?}");
+    }
+
     /// The client crate would give up after a second.
     #[tokio::test(start_paused = true)]
     async fn login_may_take_as_long_as_a_request() {
