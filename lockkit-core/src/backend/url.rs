@@ -75,8 +75,8 @@ impl BackendUrl {
         let mut hosts = Vec::new();
         for authority in singles.iter().filter_map(|single| single.authority_components()) {
             let Some(name) = not_empty(authority.host()) else {
-                // An unset variable must not make a cluster smaller.
-                if authority.port().is_some() || authority.userinfo().is_some() {
+                // An unset variable must not make a cluster smaller. Only `file:///locks` has no host at all.
+                if singles.len() > 1 || authority.port().is_some() || authority.userinfo().is_some() {
                     return Err(invalid("a host is missing"));
                 }
                 continue;
@@ -270,8 +270,15 @@ mod tests {
 
     /// As if a variable was not set.
     #[test]
-    fn missing_host_is_an_error_where_a_port_or_a_login_is_given() {
-        for bad in ["etcd://:2379/", "etcd://h1,:2379/", "etcd://me@/", "etcd://me:secret@h1,,h2/"] {
+    fn missing_host_is_an_error_unless_the_url_names_no_server() {
+        for bad in [
+            "etcd://:2379/",
+            "etcd://h1,:2379/",
+            "etcd://h1,,h2/",
+            "etcd://h1,/",
+            "etcd://me@/",
+            "etcd://me:secret@h1,,h2/",
+        ] {
             let error = BackendUrl::parse(bad).unwrap_err().to_string();
             assert!(error.contains("a host is missing"), "{bad}: {error}");
         }
