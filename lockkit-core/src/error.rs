@@ -18,7 +18,7 @@ pub enum ErrorKind {
     /// The backend, or this build of the library, does not support the operation.
     Unsupported,
     /// The store did not answer, or answered that it cannot serve now. A retry may succeed. What the call had started
-    /// is undone, if necessary in the background, within the bounds in `docs/guarantees.md`.
+    /// is undone, if necessary in the background, within the bounds in `docs/guarantees.md` of the repository.
     Unavailable,
     /// The store refused: wrong password, missing permission.
     Denied,
