@@ -6,7 +6,6 @@ use anyhow::{Context as _, Result, bail, ensure};
 use lockkit_core::{ErrorKind, LockClient, LockName};
 use tokio::{
     runtime::Handle,
-    task::JoinSet,
     time::{Instant, sleep},
 };
 
@@ -64,14 +63,13 @@ impl Context {
         for link in self.links() {
             link.heal().await?;
         }
-        // In parallel: on a real server each close takes round trips. A session that could not be closed ends with its
-        // ttl, which `bound` includes.
-        let mut closing = JoinSet::new();
-        clients.into_iter().for_each(|client| drop(closing.spawn(async move { client.close().await.ok() })));
-        self.take_sessions()
-            .into_iter()
-            .for_each(|session| drop(closing.spawn(async move { session.close().await.ok() })));
-        closing.join_all().await;
+        // In parallel: on a real server each close takes round trips.
+        let closing: Vec<_> =
+            clients.into_iter().map(|client| tokio::spawn(async move { client.close().await })).collect();
+        for closed in closing {
+            // A session that could not be closed ends with its ttl, which `bound` includes.
+            let _ = closed.await?;
+        }
         let checker = LockClient::builder(self.store().backend()?)
             .ttl(self.long_ttl())
             .clock(self.clock())
@@ -94,6 +92,10 @@ impl Context {
         checker.close().await?;
         if self.harness().hooks().contains(&Hook::Contents) {
             self.nothing_is_left(false, bound).await?;
+        }
+        // Only now: a close would remove what they have left.
+        for session in self.take_sessions() {
+            let _ = session.close().await;
         }
         Ok(bound)
     }
