@@ -25,6 +25,11 @@ pub const HANG: Duration = Duration::from_secs(30);
 pub const TTL: Duration = Duration::from_secs(6);
 pub const NAME: &str = "orders/42";
 
+/// Returns the number of tasks of this test's runtime.
+pub fn tasks() -> usize {
+    tokio::runtime::Handle::current().metrics().num_alive_tasks()
+}
+
 pub fn name() -> LockName {
     LockName::new(NAME).unwrap()
 }

@@ -4,7 +4,7 @@ use std::{pin::pin, sync::atomic::Ordering, time::Duration};
 
 use crate::cancel_safety::poll_once;
 use crate::checked::Counted;
-use crate::common::{NAME, TTL, client, deliver_next, eventually, in_time, kind, name, settle};
+use crate::common::{NAME, TTL, client, deliver_next, eventually, in_time, kind, name, settle, tasks};
 use crate::scripted::Scripted;
 use lockkit_core::{
     ErrorKind, Leader, LockClient, Observer,
@@ -272,7 +272,6 @@ async fn a_dropped_observer_leaves_no_task() {
     let server = MemoryServer::new();
     let client = client(&server).await;
     settle().await;
-    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     let observers: Vec<_> = (0..5).map(|_| client.election(NAME).unwrap().observe()).collect();
     eventually(TTL, "they observe", || tasks() == before + 5).await;

@@ -14,21 +14,17 @@ use std::{
 use crate::cancel_safety::poll_once;
 use crate::{
     checked::Counted,
-    common::{NAME, client, lock_of_new_client, settle},
+    common::{NAME, client, lock_of_new_client, settle, tasks},
     scripted::Scripted,
 };
 use lockkit_core::{Lock, LockGuard, Result, backend::Lifetime, memory::MemoryServer};
-use tokio::{
-    runtime::{Builder, Handle},
-    task::yield_now,
-};
+use tokio::{runtime::Builder, task::yield_now};
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn answered_acquire_and_release_need_one_poll_and_no_task() {
     let client = client(&MemoryServer::new()).await;
     let lock = client.lock(NAME).unwrap();
     settle().await;
-    let tasks = || Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     let Poll::Ready(guard) = poll_once(pin!(lock.acquire())) else { panic!("not within one poll") };
     assert_eq!(tasks(), before);
@@ -146,7 +142,6 @@ async fn one_answer_is_awaited_without_a_task() {
     let client = backend.client().await;
     let locks = [client.lock("a").unwrap(), client.lock("b").unwrap()];
     settle().await;
-    let tasks = || Handle::current().metrics().num_alive_tasks();
     let (before, polls) = (tasks(), || backend.script.polls.load(Ordering::SeqCst));
     for _ in 0..2 {
         backend.script.polls.store(0, Ordering::SeqCst);

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use crate::common::{TTL, client, eventually, in_time, kind, settle};
+use crate::common::{TTL, client, eventually, in_time, kind, settle, tasks};
 use lockkit_core::{ErrorKind, Lock, LockClient, LockName, Owner, memory::MemoryServer};
-use tokio::{runtime::Handle, time::sleep};
+use tokio::time::sleep;
 
 /// The number of locks that end in the same way.
 const LOCKS: usize = 20;
@@ -55,10 +55,6 @@ impl Fixture {
         let shown = format!("{:?}", self.client);
         EMPTY_TABLES.into_iter().filter(|table| !shown.contains(table)).collect()
     }
-}
-
-fn tasks() -> usize {
-    Handle::current().metrics().num_alive_tasks()
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]

@@ -2,14 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::common::{NAME, TTL, client, eventually, in_time, name, settle};
+use crate::common::{NAME, TTL, client, eventually, in_time, name, settle, tasks};
 use crate::scripted::Scripted;
 use lockkit_core::{Status, backend::Lifetime, limits::RECHECK_PAUSE_MIN, memory::MemoryServer};
 use tokio::time::Instant;
-
-fn tasks() -> usize {
-    tokio::runtime::Handle::current().metrics().num_alive_tasks()
-}
 
 /// Its watch ended with the session, and would notify of nothing.
 #[tokio::test(crate = "crate::checked", start_paused = true)]

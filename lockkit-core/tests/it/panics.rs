@@ -17,7 +17,7 @@ use tracing_subscriber::{
 
 use crate::{
     checked::on_paused_clock,
-    common::{NAME, TTL, client, eventually, in_time, kind, name},
+    common::{NAME, TTL, client, eventually, in_time, kind, name, tasks},
     scripted::Scripted,
 };
 
@@ -238,7 +238,6 @@ async fn panicked_session_task_ends_the_observations_of_its_client() {
     let panics = Arc::new(AtomicBool::new(false));
     let clock = Clock::new(PanickingClock(Clock::tokio(), Arc::clone(&panics)));
     let builder = LockClient::builder(MemoryServer::new().backend()).ttl(TTL).clock(clock);
-    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     let client = builder.build().await.unwrap();
     let mut observer = client.election(NAME).unwrap().observe();

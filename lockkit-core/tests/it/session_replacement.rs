@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use crate::common::{NAME, TTL, eventually, in_time, kind, settle};
+use crate::common::{NAME, TTL, eventually, in_time, kind, settle, tasks};
 use crate::scripted::Scripted;
 use lockkit_core::{
     Clock, ErrorKind, LockClient, Status,
@@ -264,7 +264,6 @@ async fn claims_that_give_up_without_a_session_leave_no_task() {
     backend.script.open_hangs.store(true, Ordering::SeqCst);
     backend.script.lose_session.notify_one();
     eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
-    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let (lock, before) = (client.lock(NAME).unwrap(), tasks());
     for _ in 0..10 {
         timeout(Duration::from_millis(1), lock.acquire()).await.unwrap_err();

@@ -3,7 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::checked::Counted;
-use crate::common::{HANG, NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle};
+use crate::common::{
+    HANG, NAME, TTL, client, eventually, in_time, kind, lock_of_new_client, name, settle, tasks,
+};
 use async_trait::async_trait;
 use lockkit_core::{
     ClientOptions, Clock, ErrorKind, LockClient, Owner, Result, Status,
@@ -219,7 +221,6 @@ async fn callers_beyond_the_limit_are_refused_and_leave_nothing() {
         })
         .collect();
     eventually(TTL, "all are waiting", || server.held_requests() >= WAITERS_PER_CLIENT_MAX).await;
-    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     let refused = client.lock(NAME).unwrap().acquire_timeout(TTL).await.unwrap_err();
     assert_eq!(tasks(), before, "a call that is refused starts nothing");

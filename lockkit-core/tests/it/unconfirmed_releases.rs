@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use crate::common::{NAME, TTL, eventually, in_time, kind, settle};
+use crate::common::{NAME, TTL, eventually, in_time, kind, settle, tasks};
 use crate::scripted::Scripted;
 use lockkit_core::{
     ErrorKind, LockClient, Status,
@@ -17,10 +17,6 @@ async fn refusing(lifetime: Lifetime) -> (Scripted, LockClient) {
     let client = backend.client().await;
     backend.script.releases_refused.store(true, Ordering::SeqCst);
     (backend, client)
-}
-
-fn tasks() -> usize {
-    tokio::runtime::Handle::current().metrics().num_alive_tasks()
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
