@@ -34,6 +34,12 @@ impl Failures {
             test.push(line.to_owned());
         }
     }
+
+    /// The names of the failed tests, as many as are repeated.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        let headings = self.tests.iter().filter_map(|test| test.first()?.strip_prefix("---- "));
+        headings.filter_map(|heading| heading.split(' ').next()).take(TESTS_MAX).collect()
+    }
 }
 
 impl fmt::Display for Failures {

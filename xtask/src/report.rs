@@ -74,7 +74,12 @@ impl Report {
     /// Prints the table and the closing line. An error if a step failed.
     pub(crate) fn close(self) -> Result<()> {
         println!("\n{self}");
-        let failed: Vec<&str> = self.failed().map(|row| row.name.as_str()).collect();
+        // With the tests: a log may be cut everywhere but at its end.
+        let describe = |Row { name, tests, .. }: &Row| match tests.failures.names().join(", ") {
+            names if names.is_empty() => name.clone(),
+            names => format!("{name} ({names})"),
+        };
+        let failed: Vec<String> = self.failed().map(describe).collect();
         if !failed.is_empty() {
             bail!("failed: {}", failed.join(", "));
         }
@@ -168,6 +173,6 @@ mod tests {
             report.to_string().contains("test: exit status: 101\n  ---- a ----\n  panicked\n"),
             "{report}"
         );
-        assert_eq!(report.close().unwrap_err().to_string(), "failed: clippy, test");
+        assert_eq!(report.close().unwrap_err().to_string(), "failed: clippy, test (a)");
     }
 }
