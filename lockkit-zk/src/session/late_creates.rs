@@ -215,11 +215,14 @@ async fn connected(states: &mut StateWatcher) {
 #[cfg(test)]
 mod tests {
     use lockkit_conformance::direct::{acquire, fresh_name, is_entry_gone, release, start, until};
-    use lockkit_core::backend::Session;
+    use lockkit_core::backend::{Grant, Session};
     use lockkit_testbed::Proxy;
 
     use super::*;
-    use crate::session::tests::{session_at, shared};
+    use crate::session::{
+        existence::NodeId,
+        tests::{session_at, shared},
+    };
 
     /// Each of them takes some hundred bytes for as long as the session lives.
     #[tokio::test(flavor = "multi_thread")]
@@ -251,5 +254,56 @@ mod tests {
         let late_creates = &session.late_creates;
         assert!(late_creates.task.get().is_some(), "it was not remembered");
         until("it is forgotten", async || lock(&late_creates.remembered.marks).is_empty()).await;
+    }
+
+    /// The server lists the session's nodes in any order. Some of them may be gone by now, or may not be read.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn late_node_is_deleted_wherever_it_is_listed() {
+        /// `ZooDefs.OpCode.getData`, and `KeeperException.Code.NOAUTH`.
+        const GET_DATA: i32 = 4;
+        const NO_AUTH: i32 = -102;
+        for form in [Form::Curator, Form::Bare, Form::Single] {
+            let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+            let session = session_at(&proxy.endpoint(), form).await;
+            let client: Arc<dyn Session> = session.clone();
+            let [hidden, held, late] = [(); 3].map(|()| fresh_name());
+            let hidden = acquire(&client, &hidden).await;
+            let held = acquire(&client, &held).await;
+            let late = acquire(&client, &late).await;
+            let path = |grant: &Grant| session.granted_nodes.get(grant.claim()).unwrap().node.path;
+            let (paths, gone) = ([path(&hidden), path(&held), path(&late)], format!("{}-gone", path(&held)));
+            let remembered = &session.late_creates.remembered;
+            lock(&remembered.marks).insert(mark(form, late.claim()));
+            proxy.refuse_requests(GET_DATA, NO_AUTH, 1);
+            let listed = vec![paths[0].clone(), paths[1].clone(), gone, paths[2].clone()];
+            remembered.delete_late(listed).await.unwrap();
+            let nodes = paths.map(|path| NodeId::by_path(&path));
+            assert_eq!(session.server.nodes_exist(&nodes).await.unwrap(), [true, true, false], "{form:?}");
+            assert!(lock(&remembered.marks).is_empty(), "{form:?}");
+            release(&client, &held).await;
+            release(&client, &hidden).await;
+        }
+    }
+
+    /// A server that is busy now and then is not one that has no list. A list counts only behind a request through the
+    /// leader.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn only_lists_without_an_answer_in_a_row_count() {
+        /// `ZooDefs.OpCode.multi` and `getEphemerals`, and `KeeperException.Code.THROTTLEDOP`.
+        const MULTI: i32 = 14;
+        const LIST_OWN: i32 = 103;
+        const THROTTLED: i32 = -127;
+        let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+        let session = session_at(&proxy.endpoint(), Form::Curator).await;
+        let (mut unanswered, mut counts) = (0, Vec::new());
+        for refused in [LIST_OWN, LIST_OWN, MULTI] {
+            proxy.refuse_requests(refused, THROTTLED, 1);
+            let listed = session.late_creates.remembered.own_nodes(&mut unanswered).await;
+            assert!(listed.is_err(), "requests of kind {refused}: {listed:?}");
+            counts.push(unanswered);
+        }
+        session.late_creates.remembered.own_nodes(&mut unanswered).await.unwrap();
+        counts.push(unanswered);
+        assert_eq!(counts, [1, 2, 2, 0]);
     }
 }

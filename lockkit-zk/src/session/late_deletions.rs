@@ -183,4 +183,13 @@ mod tests {
         release(&client, &held).await;
         assert!(matches!(known(), (1.., 0)), "{:?}", known());
     }
+
+    /// A session may release any number of locks.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn deletion_with_an_answer_is_forgotten() {
+        let session = session_at(&shared().endpoint(), Form::Single).await;
+        let client: Arc<dyn Session> = session.clone();
+        release(&client, &acquire(&client, &fresh_name()).await).await;
+        assert!(session.server.late_deletions.lock().unanswered.is_empty());
+    }
 }

@@ -1,11 +1,12 @@
 //! Nodes that an operator deletes.
 
-use lockkit_core::backend::Renewal;
+use lockkit_core::{ErrorKind, backend::Renewal};
 use lockkit_testbed::{Direction, Flow, Proxy};
 
 use crate::common::{
-    LONG, SHORT, acquire, bounded, enqueued, fresh_name, heartbeat, is_entry_gone, is_renewed, mark, node,
-    own_server, patient_url, plain, queue, release, session, session_at, shared, until, watching,
+    LONG, SHORT, acquire, assert_error, bounded, enqueued, fresh_name, heartbeat, is_entry_gone, is_renewed,
+    mark, node, own_server, patient_url, plain, queue, refusal, release, session, session_at, shared, until,
+    watching,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -174,6 +175,31 @@ async fn release_of_a_single_node_that_is_deleted_meanwhile_is_confirmed() {
     };
     let (released, ()) = tokio::join!(bounded(session.release(&held)), delete);
     released.unwrap();
+}
+
+/// The lock itself is no directory, so its parent is made again.
+#[tokio::test(flavor = "multi_thread")]
+async fn single_node_is_created_although_an_operator_has_deleted_its_directory() {
+    let (server, name) = (own_server(), fresh_name());
+    let session = session_at(&format!("{}/?form=single", server.url()), LONG).await;
+    for place in server.tree("/lockkit").unwrap().into_iter().rev() {
+        assert!(server.delete(&place).unwrap());
+    }
+    assert!(server.delete("/lockkit").unwrap());
+    release(&session, &acquire(&session, &name).await).await;
+}
+
+/// The directory is made, and is missing again. Where names recur, each release needs the node.
+#[tokio::test(flavor = "multi_thread")]
+async fn session_whose_own_node_finds_no_directory_twice_is_not_opened() {
+    /// `ZooDefs.OpCode.create2`, and `KeeperException.Code.NONODE`.
+    const CREATE: i32 = 15;
+    const NO_NODE: i32 = -101;
+    let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+    proxy.refuse_requests(CREATE, NO_NODE, u64::MAX);
+    let error = refusal(&patient_url(&proxy)).await;
+    assert_error(&error, ErrorKind::Unavailable, "an operator deletes the directory");
+    assert_eq!(proxy.counts().dropped, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

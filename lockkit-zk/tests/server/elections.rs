@@ -12,7 +12,7 @@ use zookeeper_client::{Acls, CreateMode};
 use crate::common::{
     LATE, LONG, acquire, at_leader_and_follower, backend, bounded, contend, enqueued, fresh_name, granted,
     node, own_ensemble, own_server, patient_url, plain, queue, quiet_session, release, session, session_at,
-    shared, through_proxy, url_through,
+    shared, through_proxy, try_acquire, url_through,
 };
 
 /// What a candidate stores.
@@ -140,6 +140,21 @@ async fn holder_whose_data_are_foreign_or_unreadable_leads_without_a_proposal() 
     }
 }
 
+/// Its token is that of its grant, whatever it has written since.
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_that_may_not_be_read_keeps_its_token() {
+    let (server, name) = (shared(), fresh_name());
+    let (session, client) = (session(server, LONG).await, plain(server).await);
+    release(&session, &acquire(&session, &name).await).await;
+    client.auth("digest", b"other:secret").await.unwrap();
+    let prefix = format!("{}/lock-", node(&name));
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::creator_all());
+    let (created, number) = client.create(&prefix, b"first", &options).await.unwrap();
+    client.set_data(&format!("{prefix}{number}"), b"second", None).await.unwrap();
+    let found = leader(&session, &name).await.unwrap();
+    assert_eq!((found.token.get(), found.metadata), (created.czxid.unsigned_abs(), None));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn proclaim_after_the_node_is_gone_is_refused() {
     let server = shared();
@@ -156,6 +171,25 @@ async fn proclaim_after_the_node_is_gone_is_refused() {
         assert!(!proclaim(&stale, &lost, "late", 3).await);
         assert_eq!(leader(&other, &name).await, None);
     }
+}
+
+/// The node was there when its data were read, and is gone when the write arrives.
+#[tokio::test(flavor = "multi_thread")]
+async fn proclaim_whose_node_is_deleted_meanwhile_is_refused() {
+    let (server, name) = (shared(), fresh_name());
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let session = session_at(&patient_url(&proxy), LONG).await;
+    let grant = lead(&session, &name, "first").await;
+    let path = format!("{}/{}", node(&name), queue(server, &name)[0]);
+    // Only the write contains it.
+    proxy.hold_requests_from("too late");
+    let delete = async {
+        crate::common::until("the write is under way", async || proxy.holds("too late")).await;
+        assert!(server.delete(&path).unwrap());
+        proxy.pass();
+    };
+    let (is_written, ()) = tokio::join!(proclaim(&session, &grant, "too late", 2), delete);
+    assert!(!is_written);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -248,6 +282,35 @@ async fn leader_that_leaves_before_its_node_is_read_is_not_nobody() {
     release(&session, &next).await;
 }
 
+/// The same, if the data of its node may not be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn unreadable_leader_that_leaves_before_its_node_is_looked_at_is_not_nobody() {
+    /// `ZooDefs.OpCode.exists` and `getData`, and `KeeperException.Code.NOAUTH`.
+    const EXISTS: i32 = 3;
+    const GET_DATA: i32 = 4;
+    const NO_AUTH: i32 = -102;
+    let (server, name) = (shared(), fresh_name());
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (session, observer) = (session(server, LONG).await, session_at(&patient_url(&proxy), LONG).await);
+    let first = lead(&session, &name, "first").await;
+    let path = format!("{}/{}", node(&name), queue(server, &name)[0]);
+    let waiting = enqueued(&session, &name).await;
+    let length = i32::try_from(path.len()).unwrap();
+    let look = [&EXISTS.to_be_bytes()[..], &length.to_be_bytes(), path.as_bytes()].concat();
+    proxy.refuse_requests(GET_DATA, NO_AUTH, 1);
+    proxy.hold_requests_from(&look);
+    let hand_over = async {
+        crate::common::until("the leader's node is looked at", async || proxy.holds_bytes(&look)).await;
+        release(&session, &first).await;
+        let next = waiting.granted().await;
+        proxy.pass();
+        next
+    };
+    let (found, next) = tokio::join!(leader(&observer, &name), hand_over);
+    assert_eq!(found.map(|found| found.token), Some(next.token()));
+    release(&session, &next).await;
+}
+
 /// The leader's own server still shows its node, with the proposal. A keeper repeats an unanswered proclaim.
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_proclaim_through_a_late_follower_finds_the_hold_over() {
@@ -283,6 +346,29 @@ async fn unanswered_leader_is_unavailable_and_a_closed_session_is_closed() {
     bounded(session.close()).await.unwrap();
     let error = bounded(elections(&session).leader(&name)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+}
+
+/// Several of them may be under way, for several locks.
+#[tokio::test(flavor = "multi_thread")]
+async fn error_names_the_operation_and_the_lock() {
+    let (session, name) = (session(shared(), LONG).await, fresh_name());
+    let grant = lead(&session, &name, "x").await;
+    bounded(session.close()).await.unwrap();
+    let (elections, records) = (elections(&session), session.records().unwrap());
+    let errors = [
+        ("acquire", try_acquire(&session, &name).await.err()),
+        ("release", bounded(session.release(&grant)).await.err()),
+        ("read leader", bounded(elections.leader(&name)).await.err()),
+        ("watch leader", bounded(elections.watch(&name)).await.err()),
+        ("proclaim", bounded(elections.proclaim(&grant, &candidacy("y", 2))).await.err()),
+        ("read record", bounded(records.read(&name)).await.err()),
+        ("write record", bounded(records.write(&grant, "y", LONG)).await.err()),
+    ];
+    for (operation, error) in errors {
+        let error = error.unwrap();
+        assert_eq!((error.operation(), error.lock()), (operation, Some(&name)), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

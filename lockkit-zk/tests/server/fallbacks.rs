@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use lockkit_testbed::{Message, Proxy};
 
 use crate::common::{
-    BEFORE_A_RECHECK, LONG, SHORT, acquire, enqueued, fresh_name, latest_recheck, node, own_server, queue,
-    release, session, session_at, sooner_than, through_proxy, until, url_through, watching,
+    BEFORE_A_RECHECK, LONG, SHORT, acquire, enqueued, fresh_name, latest_recheck, node, own_server,
+    patient_url, queue, release, session, session_at, shared, sooner_than, start_claim, through_proxy, until,
+    url_through, watching,
 };
 
 /// Delay that a busy machine may add to a wait of seconds, in the best of some rounds.
@@ -60,6 +61,27 @@ async fn predecessor_deleted_before_its_watch_is_noticed() {
         release(&other, &waiting.granted().await).await;
     })
     .await;
+}
+
+/// The create of the claim has found it. A try continues, too: nobody holds the lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn single_node_deleted_before_it_is_watched_is_created() {
+    let server = shared();
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let holder = session_at(&format!("{}/?form=single", server.url()), LONG).await;
+    let other = session_at(&format!("{}&form=single", patient_url(&proxy)), LONG).await;
+    for wait in [true, false] {
+        let name = fresh_name();
+        let held = acquire(&holder, &name).await;
+        // A path, and "watch"; in a create, the path is followed by the length of the data.
+        let watch = [node(&name).as_bytes(), &[1]].concat();
+        proxy.hold_requests_from(&watch);
+        let claim = start_claim(&other, &name, wait);
+        until("its watch is on the way", async || proxy.holds_bytes(&watch)).await;
+        release(&holder, &held).await;
+        proxy.pass();
+        release(&other, &claim.granted().await).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -197,6 +197,23 @@ async fn end_of_the_watching_session_is_one_last_hint() {
     assert!(!has_changed(&mut *watch).await, "a keeper would ask without end");
 }
 
+/// The keeper asks then, and learns why. What the server refuses once, it refuses again.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_read_behind_an_event_is_one_last_hint() {
+    /// `ZooDefs.OpCode.getChildren`, and `KeeperException.Code.NOAUTH`.
+    const LIST: i32 = 8;
+    const NO_AUTH: i32 = -102;
+    let (server, name) = (shared(), fresh_name());
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (session, observer) = (session(server, LONG).await, session_at(&patient_url(&proxy), LONG).await);
+    let mut watch = watch(&observer, &name).await;
+    proxy.refuse_requests(LIST, NO_AUTH, u64::MAX);
+    let grant = lead(&session, &name, "x").await;
+    bounded(watch.changed()).await;
+    assert!(!has_changed(&mut *watch).await, "a keeper would ask without end");
+    release(&session, &grant).await;
+}
+
 /// Names without an id recur in a new directory, and the version of new data is 0 again.
 #[tokio::test(flavor = "multi_thread")]
 async fn new_leader_with_the_node_name_of_the_last_one_is_reported() {
