@@ -139,6 +139,40 @@ async fn release_raises_the_version_above_the_last_whatever_became_of_the_client
     assert_eq!(server.children("/lockkit").unwrap(), [":clients"]);
 }
 
+/// Whatever raises the version overtakes a release that is under way: other releases, or an operator's writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn release_that_is_overtaken_is_sent_ten_times() {
+    const TRIES: i32 = 10;
+    let (server, name) = (own_server(), fresh_name());
+    let (proxy, operator) = (Proxy::start_zookeeper(server.endpoint()).unwrap(), plain(&server).await);
+    for overtaken in [TRIES - 1, TRIES] {
+        let session = session_at(&format!("{}&form=single", patient_url(&proxy)), LONG).await;
+        let own = format!("/lockkit/:clients/{}", server.children("/lockkit/:clients").unwrap()[0]);
+        let held = acquire(&session, &name).await;
+        // It checks the version that the client wrote last. The operator writes one more each time, then the client.
+        let deletion = |nth: i32| [own.as_bytes(), &(2 * nth).to_be_bytes()].concat();
+        proxy.hold_requests_from(deletion(0));
+        let overtake = async {
+            for nth in 0..overtaken {
+                until("the deletion is under way", async || proxy.holds_bytes(&deletion(nth))).await;
+                operator.set_data(&own, b"", None).await.unwrap();
+                proxy.hold_requests_from(deletion(nth + 1));
+                proxy.set(Direction::Requests, Flow::Pass);
+            }
+            proxy.pass();
+        };
+        let (released, ()) = tokio::join!(bounded(session.release(&held)), overtake);
+        match released {
+            Ok(()) => assert!(overtaken < TRIES, "it is sent without end"),
+            Err(error) => {
+                assert!(overtaken == TRIES, "overtaken {overtaken} times: {error}");
+                assert_error(&error, ErrorKind::Unavailable, "try again");
+            }
+        }
+        bounded(session.close()).await.unwrap();
+    }
+}
+
 /// What the leader's answer and the reads behind it prove does not depend on it.
 #[tokio::test(flavor = "multi_thread")]
 async fn holds_are_renewed_although_the_clients_own_node_cannot_be_made_again() {

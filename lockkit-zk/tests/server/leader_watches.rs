@@ -197,6 +197,30 @@ async fn end_of_the_watching_session_is_one_last_hint() {
     assert!(!has_changed(&mut *watch).await, "a keeper would ask without end");
 }
 
+/// It is missing when it is to be listed, and is made before that can be watched for.
+#[tokio::test(flavor = "multi_thread")]
+async fn directory_that_is_made_while_the_watch_is_set_is_watched() {
+    /// `ZooDefs.OpCode.exists`.
+    const EXISTS: i32 = 3;
+    let (server, name) = (shared(), fresh_name());
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let (session, observer) = (session(server, LONG).await, session_at(&patient_url(&proxy), LONG).await);
+    let directory = node(&name);
+    let length = i32::try_from(directory.len()).unwrap();
+    let look = [&EXISTS.to_be_bytes()[..], &length.to_be_bytes(), directory.as_bytes()].concat();
+    proxy.hold_requests_from(&look);
+    let make = async {
+        until("it is looked for", async || proxy.holds_bytes(&look)).await;
+        let grant = lead(&session, &name, "x").await;
+        proxy.pass();
+        grant
+    };
+    let (mut watch, grant) = tokio::join!(watch(&observer, &name), make);
+    release(&session, &grant).await;
+    bounded(watch.changed()).await;
+    assert_eq!(leader(&observer, &name).await, None);
+}
+
 /// The keeper asks then, and learns why. What the server refuses once, it refuses again.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_read_behind_an_event_is_one_last_hint() {
