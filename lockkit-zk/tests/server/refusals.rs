@@ -25,7 +25,7 @@ async fn permit(server: &ZooKeeper, name: &LockName, permission: Permission) {
 }
 
 /// Returns a session, and a lock that it may acquire but not release.
-async fn unreleasable() -> (Arc<dyn Session>, LockName) {
+pub(crate) async fn unreleasable() -> (Arc<dyn Session>, LockName) {
     let (server, name) = (shared(), fresh_name());
     let session = session(server, LONG).await;
     permit(server, &name, Permission::CREATE | Permission::READ).await;
