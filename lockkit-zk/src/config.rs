@@ -242,3 +242,18 @@ impl fmt::Debug for ZkConfig {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_limit_of_a_request_is_bounded() {
+        let config = ZkConfig::new(["h"]).unwrap();
+        assert_eq!(config.request_timeout, Duration::from_secs(3));
+        for (millis, bounded) in [(0, 10), (500, 500), (3_600_000, 60_000)] {
+            let config = config.clone().request_timeout(Duration::from_millis(millis));
+            assert_eq!(config.request_timeout, Duration::from_millis(bounded));
+        }
+    }
+}

@@ -145,4 +145,43 @@ mod tests {
         assert_eq!(times(&["a", "b"], 100, 60_000), (1_000, 2_000));
         assert_eq!(times(&["a", "b"], 100, 2_000), (400, 800));
     }
+
+    /// ZooKeeper's shell knows nothing of the client's chroot.
+    #[test]
+    fn missing_permission_is_that_of_a_node_below_the_chroot() {
+        let config = ZkConfig::new(["h"]).unwrap().chroot("/prod").unwrap();
+        let message = missing_permission(&config);
+        assert!(
+            message.contains("in /prod/lockkit ") && message.contains("`getAcl /prod/lockkit`"),
+            "{message}"
+        );
+        let message = missing_permission(&config.root("/jobs").unwrap());
+        assert!(message.contains("in /prod/jobs ") && message.contains("`getAcl /prod/jobs`"), "{message}");
+    }
+
+    /// A wrong password is refused by SASL; by the scheme digest it is another identity.
+    #[test]
+    fn what_may_be_wrong_depends_on_the_login() {
+        let config = ZkConfig::new(["h"]).unwrap();
+        let with = |login| config.clone().user("app", "secret", login);
+        for (config, not_permitted, refused) in [
+            (config.clone(), "without a login:", "configure a user and a password"),
+            (
+                with(Login::Digest),
+                "as user \"app\" (if the password is wrong, that is another identity)",
+                "user \"app\" by the scheme digest; if they require SASL, use login=sasl",
+            ),
+            (
+                with(Login::SaslDigestMd5),
+                "as user \"app\" (check the user and the password, too)",
+                "the SASL login of user \"app\": check the user and the password",
+            ),
+        ] {
+            for (message, expected) in
+                [(missing_permission(&config), not_permitted), (refused_login(&config), refused)]
+            {
+                assert!(message.contains(expected) && !message.contains("secret"), "{message}");
+            }
+        }
+    }
 }

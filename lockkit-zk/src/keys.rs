@@ -307,6 +307,19 @@ mod tests {
     }
 
     #[test]
+    fn characters_that_the_server_refuses_are_in_no_node_name() {
+        let refused =
+            ['\0', '\u{1f}', '\u{7f}', '\u{9f}', '\u{e000}', '\u{f8ff}', '\u{fff0}', '\u{10000}', '/'];
+        for (characters, is_valid) in
+            [(&refused[..], false), (&[' ', '~', '\u{a0}', '\u{d7ff}', '\u{f900}', '\u{ffef}'], true)]
+        {
+            for character in characters {
+                assert_eq!(is_node_name(&format!("a{character}b")), is_valid, "{character:?}");
+            }
+        }
+    }
+
+    #[test]
     fn name_is_read_back_from_its_node() {
         for (names, text) in [
             (Some(Names::Encoded), "orders/42"),

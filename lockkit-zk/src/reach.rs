@@ -251,6 +251,27 @@ mod tests {
         assert!(started.elapsed() < 3 * ANSWER_MAX, "{:?}", started.elapsed());
     }
 
+    /// As a server may do that has no TLS.
+    #[tokio::test]
+    async fn server_that_resets_a_handshake_is_asked_by_http() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = listener.local_addr().unwrap().to_string();
+        let serve = async {
+            // What was not read makes its end a reset.
+            let (handshake, _) = listener.accept().await.unwrap();
+            handshake.readable().await.unwrap();
+            drop(handshake);
+            let (mut answered, _) = listener.accept().await.unwrap();
+            answered.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+            std::future::pending::<()>().await;
+        };
+        let protocol = tokio::select! {
+            protocol = other_protocol(&server, 60 * ANSWER_MAX) => protocol,
+            () = serve => None,
+        };
+        assert_eq!(protocol, Some(Protocol::Http));
+    }
+
     #[test]
     fn protocols_are_recognised_by_their_answers() {
         for (answer, protocol) in [

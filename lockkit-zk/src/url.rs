@@ -165,7 +165,21 @@ mod tests {
         ] {
             assert_eq!(from(url).unwrap_err().kind(), ErrorKind::InvalidConfig, "{url}");
         }
-        for server in ["", ":1", "h:port", "h:70000", "h:0", "me:secret@h:1", "h/x", "h1,h2"] {
+        for server in [
+            "",
+            ":1",
+            "h:",
+            "h:port",
+            "h:70000",
+            "h:0",
+            "[::1]:0",
+            "me:secret@h:1",
+            "h/x",
+            "h?x",
+            "h#x",
+            "h1,h2",
+            "h1 h2",
+        ] {
             let error = ZkConfig::new([server]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{server}");
             assert!(!error.to_string().contains("secret"));

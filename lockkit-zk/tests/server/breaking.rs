@@ -296,6 +296,21 @@ async fn holder_of_another_program_is_broken() {
     }
 }
 
+/// It ends with no session, so only an operator can end its hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn persistent_node_that_holds_a_lock_is_broken() {
+    let (server, name) = (shared(), fresh_name());
+    let ours = session(server, LONG).await;
+    // Its number is lower than that of the next node.
+    release(&ours, &acquire(&ours, &name).await).await;
+    server.create(&format!("{}/lock-0000000000", node(&name)), "").unwrap();
+    let waiting = enqueued(&ours, &name).await;
+    let found = holder(server, &name).await;
+    assert_eq!((found.entry.as_str(), found.session.as_deref()), ("lock-0000000000", None));
+    assert!(break_lock(&server.url(), &name, &found).await.unwrap());
+    release(&ours, &waiting.granted().await).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn lock_that_is_one_node_is_not_broken() {
     let (server, name) = (shared(), fresh_name());

@@ -42,10 +42,12 @@ async fn guard_of_another_backend_is_refused() {
     let (own, other) = (backend(&shared().url()), backend(&shared().url()));
     let client = LockClient::builder(other).ttl(LONG).build().await.unwrap();
     let guard = client.lock(name.as_str()).unwrap().acquire().await.unwrap();
-    assert_eq!(own.owned(&guard).unwrap_err().kind(), ErrorKind::Lost);
+    let error = own.owned(&guard).unwrap_err();
+    assert_eq!((error.kind(), error.lock()), (ErrorKind::Lost, Some(&name)), "{error}");
     for form in ["bare", "single"] {
         let recurring = backend(&format!("{}/?form={form}", shared().url()));
-        assert_eq!(recurring.owned(&guard).unwrap_err().kind(), ErrorKind::Unsupported);
+        let error = recurring.owned(&guard).unwrap_err();
+        assert_eq!((error.kind(), error.lock()), (ErrorKind::Unsupported, Some(&name)), "{form}: {error}");
     }
     client.close().await.unwrap();
 }

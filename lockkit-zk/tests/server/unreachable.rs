@@ -61,6 +61,20 @@ async fn unreachable_servers_are_all_named() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_request_of_an_operator_names_itself_and_its_lock() {
+    let (backend, name) = (backend(&url_of(&[closed_port()])), fresh_name());
+    let operator = backend.admin().unwrap();
+    let holder = lockkit_core::backend::Contender::new("lock-0000000001", None, None);
+    let errors = [
+        bounded(operator.inspect(&name)).await.unwrap_err(),
+        bounded(operator.list("", None, 1)).await.unwrap_err(),
+        bounded(operator.break_lock(&name, &holder)).await.unwrap_err(),
+    ];
+    let named = errors.each_ref().map(|error| (error.operation(), error.lock()));
+    assert_eq!(named, [("inspect", Some(&name)), ("list locks", None), ("break", Some(&name))]);
+}
+
 /// Each of them is asked for a session once, and not until the time limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_refuse_connections_are_reported_at_once() {
