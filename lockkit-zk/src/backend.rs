@@ -82,3 +82,35 @@ impl Backend for ZkBackend {
         Some(self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backend(form: Form) -> ZkBackend {
+        ZkBackend::new(ZkConfig::new(["h"]).unwrap().form(form))
+    }
+
+    #[test]
+    fn only_a_queue_promises_an_order() {
+        for (form, queue) in [
+            (Form::Curator, QueueKind::Fifo),
+            (Form::Bare, QueueKind::Fifo),
+            (Form::Single, QueueKind::Unordered),
+        ] {
+            assert_eq!(backend(form).promises().queue, queue, "{form:?}");
+        }
+    }
+
+    #[test]
+    fn powers_depend_on_whether_names_recur() {
+        for (form, identifies, is_queue) in
+            [(Form::Curator, true, true), (Form::Bare, false, true), (Form::Single, false, false)]
+        {
+            let powers = backend(form).info().powers;
+            let of_names = [powers.elections, powers.leader_watch, powers.records, powers.evidence];
+            assert_eq!(of_names, [identifies; 4], "{form:?}");
+            assert_eq!((powers.list, powers.break_lock), (true, is_queue), "{form:?}");
+        }
+    }
+}

@@ -117,6 +117,14 @@ mod tests {
         }
     }
 
+    /// Another program may choose such a prefix.
+    #[test]
+    fn text_before_a_number_may_end_with_a_digit() {
+        for (name, number) in [("node70000000012", 12), ("72147483647", i32::MAX), ("v2-0000000012", 12)] {
+            assert_eq!(sequence(name), Some(number), "{name}");
+        }
+    }
+
     /// From here on, a negative number has as many digits as a positive one.
     #[test]
     fn negative_numbers_of_nine_and_of_ten_digits_are_read() {

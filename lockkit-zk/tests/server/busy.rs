@@ -220,3 +220,14 @@ async fn directories_are_persistent_where_the_server_has_no_containers() {
     release(&session, &acquire(&session, &fresh_name()).await).await;
     assert!(proxy.counts().dropped > 0, "it asked for no container");
 }
+
+/// The server would remove a container, and a `Lock` of kazoo creates its directory only once.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_container_is_asked_for_where_directories_shall_be_persistent() {
+    let proxy = Proxy::start_zookeeper(shared().endpoint()).unwrap();
+    proxy.refuse_requests(CREATE_CONTAINER, UNIMPLEMENTED, u64::MAX);
+    let url = format!("{}&parents=persistent&root=/{}", patient_url(&proxy), fresh_name());
+    let session = bounded(backend(&url).open_session(LONG, Clock::boot())).await.unwrap();
+    release(&session, &acquire(&session, &fresh_name()).await).await;
+    assert_eq!(proxy.counts().dropped, 0);
+}
