@@ -29,6 +29,7 @@ mod refusals;
 mod secure;
 mod silent;
 mod sleeping_machines;
+mod slow_operators;
 mod tries;
 mod unreachable;
 mod waits;
