@@ -168,6 +168,15 @@ mod tests {
     }
 
     #[test]
+    fn another_warning_about_the_same_is_printed() {
+        let both = || {
+            warn!(node = "one", error = "refused", "no answer");
+            warn!(node = "one", error = "refused", "answers too late");
+        };
+        assert_eq!(printed(false, true, both).len(), 2);
+    }
+
+    #[test]
     fn warning_is_printed_again_after_a_minute_and_a_bounded_number_is_remembered() {
         let (mut printed, now) = (HashMap::new(), Instant::now());
         assert!(is_due(&mut printed, 0, now));

@@ -91,6 +91,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn arguments_select_what_is_printed() {
+        for (verbose, quiet, expected) in [
+            (0, true, "off"),
+            (1, false, "lockkit=info"),
+            (2, false, "lockkit=debug"),
+            (3, false, "trace"),
+            (9, false, "trace"),
+        ] {
+            let selected = filter(&MessageArguments { verbose, quiet }, false);
+            assert_eq!(selected.to_string(), EnvFilter::new(expected).to_string(), "{verbose} {quiet}");
+        }
+    }
+
+    #[test]
     fn message_does_not_wait_for_a_blocked_write_to_stderr() {
         let blocked = std::io::stderr().lock();
         let (done, is_done) = channel();

@@ -88,6 +88,36 @@ fn warnings_of_the_library_are_lines_unless_quiet() {
 
 #[cfg(feature = "redis")]
 #[test]
+fn repeated_warning_is_printed_if_asked_for() {
+    const WARNING: &str = "no new session yet";
+    let home = Home::new();
+    let options = ["--backend", "redis://127.0.0.1:1", "--timeout"];
+    let once = done(home.run(&[&options[..], &["2", "a"]].concat(), ""));
+    assert_eq!((once.status, once.stderr.matches(WARNING).count()), (69, 1), "{}", once.stderr);
+    let mut each = Started::new(&mut home.run(&[&["-v"][..], &options, &["20", "a"]].concat(), ""));
+    let mut messages = each.messages();
+    messages.until(WARNING);
+    messages.until(WARNING);
+}
+
+/// Others wait for the end of the lease then.
+#[cfg(feature = "redis")]
+#[test]
+fn release_that_is_not_confirmed_is_reported() {
+    let home = Home::new();
+    let mut redis = lockkit_testbed::Redis::start().unwrap();
+    let options = ["--backend", &redis.url(), "--ttl", "20s", "a"];
+    let mut job =
+        Started::until_started(home.run(&options, "echo started; read line; exit 5").stdin(Stdio::piped()));
+    redis.kill().unwrap();
+    job.close_stdin();
+    let ended = job.done();
+    assert_eq!(ended.status, 5, "{}", ended.stderr);
+    assert!(ended.stderr.contains("the lock expires within 20s"), "{}", ended.stderr);
+}
+
+#[cfg(feature = "redis")]
+#[test]
 fn the_wait_says_the_place_in_the_queue_and_its_changes() {
     let home = Home::new();
     let redis = lockkit_testbed::Redis::start().unwrap();
