@@ -186,6 +186,15 @@ mod tests {
     }
 
     #[test]
+    fn another_reason_does_not_delay_the_kill() {
+        let mut schedule = schedule();
+        schedule.end_now(101 * S);
+        schedule.end_now(102 * S);
+        assert_eq!(schedule.step(102 * S, 6 * S), Step::Terminate(6 * S));
+        assert_eq!(schedule.step(103 * S, 5 * S), Step::Kill);
+    }
+
+    #[test]
     fn hold_without_deadline_ends_only_by_a_loss() {
         let mut schedule = EndSchedule::new(Duration::MAX, None);
         assert_eq!(schedule.step(100 * S, Duration::MAX), Step::Wait(CLOCK_CHECK_MAX));
