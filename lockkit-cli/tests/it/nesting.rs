@@ -9,7 +9,8 @@ fn nested_lock_of_the_same_name_is_refused_at_any_depth() {
     let between = format!("\"$LOCKKIT\" run b -- sh -c '{inner}'");
     // The status for a lock that is not acquired in time is not that of a wrong use.
     let own_status = "\"$LOCKKIT\" run -E 9 --timeout 10s a -- echo ran";
-    for script in [inner, &between, own_status] {
+    let hold = "\"$LOCKKIT\" hold --timeout 10s a";
+    for script in [inner, &between, own_status, hold] {
         let nested = done(home.run(&["a"], script));
         assert_eq!((nested.status, &*nested.stdout), (64, ""));
         assert!(nested.message().contains("the enclosing `lockkit run` holds it"), "{}", nested.stderr);
