@@ -1,6 +1,9 @@
 //! What the program says about mistakes, and what it prints besides.
 
-use std::process::Stdio;
+use std::{
+    fs::File,
+    process::{Command, Output, Stdio},
+};
 
 use crate::harness::{Home, Started, done};
 
@@ -57,17 +60,38 @@ fn missing_login_is_explained() {
     assert!(wrong.status == 77 && !wrong.message().contains("LOCKKIT_PASSWORD"), "{}", wrong.stderr);
 }
 
+/// Commands whose result is text.
+const PRINTING: [&[&str]; 4] = [&["who", "a"], &["completions", "bash"], &["man"], &["hold", "b"]];
+
+/// Runs a command whose result goes there, and whose input has ended.
+fn with_stdout(mut command: Command, stdout: impl Into<Stdio>) -> Output {
+    let child = command.stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::piped()).spawn().unwrap();
+    child.wait_with_output().unwrap()
+}
+
 #[test]
 fn broken_pipe_ends_the_program_in_silence() {
     let home = Home::new();
     let _holder = Started::until_started(&mut home.run(&["a"], "echo started; exec sleep 1000"));
-    for arguments in [&["who", "a"][..], &["completions", "bash"], &["man"]] {
+    for arguments in PRINTING {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let child = home.lockkit(arguments).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
-        let ended = child.wait_with_output().unwrap();
+        let ended = with_stdout(home.lockkit(arguments), writer);
         // As of a program that SIGPIPE has ended.
         assert_eq!((ended.status.code(), &*ended.stderr), (Some(141), &b""[..]), "{arguments:?}");
+    }
+}
+
+#[test]
+fn result_that_cannot_be_written_is_71() {
+    let home = Home::new();
+    let _holder = Started::until_started(&mut home.run(&["a"], "echo started; exec sleep 1000"));
+    for arguments in PRINTING {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let ended = with_stdout(home.lockkit(arguments), full);
+        let message = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(71), "{arguments:?}: {message}");
+        assert!(message.contains("cannot write the result"), "{arguments:?}: {message}");
     }
 }
 
