@@ -47,6 +47,17 @@ fn patience_has_an_end() {
 }
 
 #[test]
+fn quiet_wait_for_the_store_says_only_how_it_ended() {
+    let home = Home::new();
+    let options = ["-q", "--backend", "redis://127.0.0.1:1", "--timeout", "3", "a"];
+    let mut run = Started::new(&mut home.run(&options, "echo ran"));
+    let mut messages = run.messages();
+    let lines: Vec<String> = std::iter::from_fn(|| messages.next()).collect();
+    assert_eq!((run.wait(), lines.len()), (69, 1), "{lines:?}");
+    assert!(!lines[0].contains(WAITS), "{lines:?}");
+}
+
+#[test]
 fn signal_ends_the_wait_for_the_store() {
     let home = Home::new();
     let mut run = Started::new(&mut home.run(&["--backend", "redis://127.0.0.1:1", "a"], "echo ran"));
@@ -84,6 +95,25 @@ fn time_until_the_store_answers_is_part_of_the_time_limit() {
     proxy.pass();
     messages.until("not acquired: ");
     assert_eq!(run.wait(), 75);
+}
+
+/// A waiter says that it does not know for whom it waits, and ends in time.
+#[test]
+fn holder_is_not_asked_for_at_length() {
+    let (home, (redis, _proxy)) = (Home::new(), with_a_busy_lock());
+    let url = format!("{}?request_timeout=60s", redis.url());
+    let mut run = Started::new(&mut home.run(&["--backend", &url, "--timeout", "12", "a"], "echo ran"));
+    let mut messages = run.messages();
+    let waiters = || redis.cli(&["ZCARD", "lockkit:{a}:queue"]).unwrap().number().unwrap();
+    eventually("the claim in the queue", || (waiters() == 1).then_some(()));
+    redis.pause().unwrap();
+    let begin = Instant::now();
+    messages.until("its holder is unknown: no answer within 2s");
+    messages.until("not acquired within --timeout");
+    assert_eq!(run.wait(), 75);
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(45), "two seconds to ask, five to withdraw: {took:?}");
+    redis.resume().unwrap();
 }
 
 /// What it leaves would cost other waiters up to two ttls. Only after a loss there is no time for that.
