@@ -196,6 +196,26 @@ fn shell_stops_and_continues_lockkit_and_its_job_as_one() {
     assert_eq!(terminal.status(), 6);
 }
 
+/// A program that is stopped prints nothing.
+#[cfg(feature = "redis")]
+#[test]
+fn program_that_stops_says_first_until_when() {
+    let home = Home::new();
+    let redis = lockkit_testbed::Redis::start().unwrap();
+    let mut terminal = Terminal::with(&home, ["bash", "--norc", "--noprofile", "-i"]);
+    terminal.shows("$ ");
+    terminal.press(&format!("\"$LOCKKIT\" run --backend {} a -- sh -c '{READER}'\n", redis.url()));
+    terminal.shows("started");
+    terminal.press(CTRL_Z);
+    terminal.shows("continue it (fg) within");
+    terminal.shows("Stopped");
+    terminal.press("fg\n");
+    terminal.press("hello\n");
+    terminal.shows("got hello");
+    terminal.press("exit 6\n");
+    assert_eq!(terminal.status(), 6);
+}
+
 #[test]
 fn job_is_not_left_stopped_without_a_shell_to_continue_it() {
     let home = Home::new();
