@@ -261,6 +261,22 @@ mod tests {
     }
 
     #[test]
+    fn login_and_path_may_have_characters_that_a_uri_must_not() {
+        let (password, path) = (r#"a:b@c,d^e|f`g{h}i[j]k\l<m>n"o p"#, "/x^y|z");
+        let url = BackendUrl::parse(&format!("redis://me:{password}@h1:1,h2{path}")).unwrap();
+        assert_eq!((url.user(), url.password(), url.path()), (Some("me"), Some(password), path));
+        let hosts: Vec<&str> = url.hosts().iter().map(|host| &*host.name).collect();
+        assert_eq!(hosts, ["h1", "h2"]);
+    }
+
+    #[test]
+    fn scheme_may_be_in_capitals_and_empty_parts_count_as_none() {
+        let url = BackendUrl::parse("ETCD://:@h:/").unwrap();
+        assert_eq!((url.scheme(), url.user(), url.password()), ("etcd", None, None));
+        assert_eq!(url.hosts(), [Host { name: "h".into(), port: None }]);
+    }
+
+    #[test]
     fn white_space_around_a_url_and_dots_in_its_path_are_dropped() {
         let mut url = BackendUrl::parse(" etcd://h:/a/../b/./c?label=one+two\r\n").unwrap();
         assert_eq!(url.hosts(), [Host { name: "h".into(), port: None }]);
