@@ -152,6 +152,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_scheme_names_the_features_that_it_needs() {
+        let schemes = &SCHEMES;
+        for (features, names) in [
+            ("", "memory"),
+            ("etcd", "etcd"),
+            ("etcd,tls", "etcds"),
+            ("file", "file"),
+            ("redis", "redis redis+unix redis+sentinel redis+cluster redlock"),
+            ("redis,tls", "rediss rediss+sentinel rediss+cluster redlocks"),
+            ("zk", "zk"),
+            ("zk,tls", "zks"),
+        ] {
+            for name in names.split(' ') {
+                let scheme = schemes.iter().find(|scheme| scheme.name == name).unwrap();
+                assert_eq!(scheme.features, features, "{name}");
+                let has_tls = cfg!(feature = "tls") || !features.ends_with("tls");
+                assert!(has_tls || !scheme.is_compiled, "{name}");
+            }
+        }
+    }
+
+    #[test]
     fn error_names_the_missing_feature_and_the_schemes_of_this_build() {
         let schemes = [("memory", true), ("file", false), ("etcd", true)];
         let schemes = schemes.map(|(name, is_compiled)| Scheme { name, features: name, is_compiled });
