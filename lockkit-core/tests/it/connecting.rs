@@ -115,6 +115,14 @@ async fn build_tries_again_after_growing_pauses() {
     assert!((20..80).contains(&starting.attempts()), "{} attempts in {limit:?}", starting.attempts());
 }
 
+/// The limit is beyond what the clock can show.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn build_without_a_limit_tries_until_the_store_answers() {
+    let starting = Starting::new(&MemoryServer::new(), after_five);
+    let client = in_time(builder(starting.clone()).connect_timeout(Duration::MAX).build()).await.unwrap();
+    assert_eq!((starting.attempts(), client.status().current()), (6, Status::Connected));
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn one_attempt_is_made_by_default() {
     let starting = Starting::new(&MemoryServer::new(), after_five);
