@@ -202,6 +202,20 @@ async fn close_waits_for_the_open_session_although_a_lost_one_is_given_up() {
     assert_eq!(closed, (ErrorKind::Unavailable, 1), "the open one is closed");
 }
 
+/// The server has ended it by itself since then.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn close_says_nothing_of_a_lost_session_that_expired_long_ago() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.unclosable.store(1, Ordering::SeqCst);
+    script.lose_session.notify_one();
+    sleep(client.ttl() * 2 + RETRY_PAUSE_MAX * 2).await;
+    assert_eq!((script.opened.load(Ordering::SeqCst), client.status().current()), (2, Status::Connected));
+    client.close().await.unwrap();
+    assert_eq!(script.closed.load(Ordering::SeqCst), 1, "the open one");
+}
+
 /// When the client closes, the old session is still being closed and the new one is being opened.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn close_takes_one_ttl_while_a_lost_session_is_reopened() {
