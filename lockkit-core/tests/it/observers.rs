@@ -1,10 +1,15 @@
-//! Observers between two sessions: what they read next, and what they leave.
+//! Observers: what they see of a leader, what they read in the next session, and what they leave.
 
-use std::sync::atomic::Ordering;
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, SystemTime},
+};
 
 use crate::common::{NAME, TTL, client, eventually, in_time, name, settle, tasks};
 use crate::scripted::Scripted;
-use lockkit_core::{Status, backend::Lifetime, limits::RECHECK_PAUSE_MIN, memory::MemoryServer};
+use lockkit_core::{
+    Clock, LockClient, Status, backend::Lifetime, limits::RECHECK_PAUSE_MIN, memory::MemoryServer,
+};
 use tokio::time::Instant;
 
 /// Its watch ended with the session, and would notify of nothing.
@@ -70,4 +75,18 @@ async fn each_value_of_a_leader_has_a_higher_number_than_the_one_before() {
         numbers.push(number());
     }
     assert!(numbers.is_sorted_by(|earlier, later| earlier < later), "{numbers:?}");
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn leader_is_seen_with_its_label_and_the_time_of_its_claim() {
+    let builder = LockClient::builder(MemoryServer::new().backend()).ttl(TTL).clock(Clock::tokio());
+    let election = builder.label("billing").build().await.unwrap().election(NAME).unwrap();
+    // A claim counts in whole milliseconds.
+    let before = SystemTime::now() - Duration::from_millis(1);
+    let leadership = election.campaign("me").await.unwrap();
+    let leader = election.leader().await.unwrap().unwrap();
+    assert_eq!(leader.label.as_deref(), Some("billing"));
+    let since = leader.since.unwrap();
+    assert!(before <= since && since <= SystemTime::now(), "{since:?}");
+    drop(leadership);
 }
