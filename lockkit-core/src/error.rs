@@ -195,6 +195,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn label_and_text_say_the_same_of_each_kind() {
+        for (kind, label, text) in [
+            (ErrorKind::InvalidName, "invalid_name", "invalid name"),
+            (ErrorKind::InvalidConfig, "invalid_config", "invalid configuration"),
+            (ErrorKind::Unsupported, "unsupported", "not supported"),
+            (ErrorKind::Unavailable, "unavailable", "unavailable"),
+            (ErrorKind::Denied, "denied", "denied"),
+            (ErrorKind::Lost, "lost", "lock lost"),
+            (ErrorKind::Closed, "closed", "client closed"),
+            (ErrorKind::Unexpected, "unexpected", "unexpected state"),
+        ] {
+            assert_eq!((kind.label(), &*kind.to_string()), (label, text));
+        }
+    }
+
+    #[test]
     fn display_is_one_line_and_the_alternate_form_adds_the_causes() {
         let name = LockName::new("a\nb").unwrap();
         let error = Error::new(ErrorKind::Unavailable, "acquire")

@@ -66,3 +66,28 @@ impl LossReason {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_and_text_say_the_same_of_each_reason() {
+        let reasons = LossReason::OF_SESSIONS.into_iter().chain(LossReason::OF_HOLDS);
+        let said: Vec<_> = reasons.map(|reason| (reason.label(), reason.text())).collect();
+        let expected = [
+            ("deadline", "no renewal was acknowledged before the deadline"),
+            ("session_ended", "the server ended the session"),
+            ("hold_expired", "a hold passed its deadline"),
+            ("release_unconfirmed", "a release was not confirmed for a ttl"),
+            ("withdrawal_unconfirmed", "a withdrawal was not confirmed for a ttl"),
+            ("backend_panicked", "the backend panicked"),
+            ("task_panicked", "a task of the client panicked"),
+            ("entry_gone", "the server reported that the entry is gone"),
+            ("max_hold", "it was held for longer than max_hold"),
+            ("client_closed", "the client was closed"),
+            ("runtime_ended", "the runtime ended"),
+        ];
+        assert_eq!(said, expected);
+    }
+}
