@@ -9,7 +9,7 @@ use std::{
 use crate::checked::Counted;
 use crate::common::{HANG, NAME, kind, name};
 use lockkit_core::{
-    Error, ErrorKind, LockClient, RunError, Status,
+    Error, ErrorKind, LockClient, LockName, RunError, Status,
     backend::Contender,
     blocking::{Client, Guard, SetGuard},
     memory::MemoryServer,
@@ -100,6 +100,34 @@ fn blocking_call_inside_a_runtime_is_refused_and_sends_nothing() {
         assert_eq!(server.requests(), before);
         assert_eq!(client.status(), Status::Connected, "neither drained nor closed");
         assert!(client.lock(NAME).unwrap().try_acquire().unwrap().is_some(), "outside it works");
+    });
+}
+
+#[test]
+fn blocking_call_that_is_refused_names_its_operation_and_its_lock() {
+    in_time(|| {
+        let server = MemoryServer::new();
+        let client = client(&server);
+        let guard = client.lock("refused").unwrap().acquire().unwrap();
+        let set = client.lock_all(["a", "b"]).unwrap().acquire().unwrap();
+        let [runtime, _] = runtimes();
+        let errors = runtime.block_on(async {
+            let mut errors = errors_of_all_calls(&server, &client);
+            errors.extend([guard.release().unwrap_err(), set.release().unwrap_err()]);
+            errors
+        });
+        let named = |error: &Error| (error.operation(), error.lock().map(LockName::to_string));
+        let named: Vec<(&str, Option<String>)> = errors.iter().map(named).collect();
+        let mut expected: Vec<(&str, Option<String>)> = vec![("connect", None)];
+        expected.resize(7, ("acquire", Some("refused".to_owned())));
+        // Of the set, which has no single name.
+        expected.resize(11, ("acquire", None));
+        for operation in ["inspect", "list locks", "break", "drain", "close"] {
+            expected.push((operation, None));
+        }
+        expected.push(("release", Some("refused".to_owned())));
+        expected.push(("release", None));
+        assert_eq!(named, expected);
     });
 }
 

@@ -19,6 +19,7 @@ mod counters;
 mod deadlines;
 mod draining;
 mod elections;
+mod error_names;
 mod first_polls;
 mod hold_lifetimes;
 mod json;
