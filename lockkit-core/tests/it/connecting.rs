@@ -221,6 +221,18 @@ async fn connect_timeout_is_an_option_of_every_url() {
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn options_that_are_absent_leave_those_of_the_builder() {
+    let starting = Starting::new(&MemoryServer::new(), after_five);
+    let builder = builder(starting.clone()).label("kept").connect_timeout(TTL * 10);
+    let client = in_time(builder.options(ClientOptions::default()).build()).await.unwrap();
+    assert_eq!((client.ttl(), starting.attempts()), (TTL, 6));
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    let holder = client.inspect(NAME).await.unwrap().holder.unwrap();
+    assert_eq!(holder.metadata.unwrap().label.as_deref(), Some("kept"));
+    drop(guard);
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn lazy_client_is_granted_a_lock_once_the_store_answers() {
     let server = MemoryServer::new();
     server.hold_requests();
