@@ -115,6 +115,13 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn token_may_write_again_until_a_newer_one_has() {
+        let (fence, [old, new]) = (Fence::new(), [FencingToken::new(7), FencingToken::new(8)]);
+        assert!(fence.admit(old) && fence.admit(old));
+        assert!(fence.admit(new) && !fence.admit(old) && fence.admit(new));
+    }
+
     proptest! {
         #[test]
         fn admitted_tokens_never_fall(numbers in proptest::collection::vec(1_u64..50, 1..100)) {

@@ -107,13 +107,17 @@ async fn a_break_whose_caller_has_left_is_an_event() {
 async fn a_break_without_an_answer_is_an_event_that_says_so() {
     start_audit();
     let (server, name) = (MemoryServer::new(), "without an answer");
-    let (operator, (_guard, holder)) = (client(&server).await, held(&server, name).await);
+    let (operator, (guard, holder)) = (client(&server).await, held(&server, name).await);
     server.lose_replies(1);
     assert!(operator.break_lock(name, &holder).await.is_err());
     let events = events_of(name);
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].1["message"], "lock perhaps broken");
     assert!(events[0].1["error"].contains("unavailable"), "{events:?}");
+    let here = Metadata::of_this_process(None);
+    let of_the_holder = ["entry", "token", "host", "pid"].map(|field| events[0].1[field].clone());
+    let (entry, host) = (format!("{:?}", holder.entry), format!("{:?}", here.host));
+    assert_eq!(of_the_holder, [entry, guard.token().to_string(), host, here.pid.to_string()]);
 }
 
 /// A memory server that breaks otherwise.
