@@ -124,6 +124,16 @@ async fn holds_left_at_the_drain_limit_are_reported_although_the_close_fails() {
     assert!(format!("{error:#}").contains("close"), "{error:#}");
 }
 
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn drain_says_after_what_time_how_many_locks_were_left() {
+    let client = client(&MemoryServer::new()).await;
+    let [one, other] = ["one", "other"].map(|name| client.lock(name).unwrap());
+    let _guards = (one.acquire().await.unwrap(), other.acquire().await.unwrap());
+    client.lock(NAME).unwrap().acquire().await.unwrap().release().await.unwrap();
+    let error = client.drain(TTL).await.unwrap_err().to_string();
+    assert!(error.ends_with("locks that were still held after 6s: 2"), "{error}");
+}
+
 /// The holder releases, and its successor's client begins to drain before any task has run.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn grant_that_arrives_as_its_client_begins_to_drain_is_given_back() {

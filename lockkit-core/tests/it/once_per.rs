@@ -247,6 +247,29 @@ async fn a_record_of_a_far_future_is_an_error() {
 }
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn error_about_a_far_future_says_how_far_and_what_to_check() {
+    let server = MemoryServer::new();
+    let (client, start) = (client(&server).await, Instant::now());
+    drop(work(&client, start, PERIOD * 2).begin().await.unwrap().unwrap());
+    let error = work(&client, start, Duration::ZERO).begin().await.unwrap_err().to_string();
+    assert!(error.contains("120s ahead of this host's wall clock: check it"), "{error}");
+}
+
+/// Written by something else: whether the work is done is unknown.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn record_that_is_no_period_is_an_error() {
+    let (server, start) = (MemoryServer::new(), Instant::now());
+    let holder = session(&server).await;
+    let work = work(&client(&server).await, start, Duration::ZERO);
+    for record in ["", "yesterday", "-1", "3600000.0"] {
+        let grant = granted(&*holder, NAME).await;
+        assert!(holder.records().unwrap().write(&grant, record, PERIOD).await.unwrap());
+        holder.release(&grant).await.unwrap();
+        assert_eq!(kind(work.begin().await), ErrorKind::Unexpected, "{record:?}");
+    }
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn periods_that_make_no_sense_are_refused() {
     let client = client(&MemoryServer::new()).await;
     for period in [Duration::ZERO, ONCE_PERIOD_MIN / 2, ONCE_PERIOD_MAX + ONCE_PERIOD_MIN] {
