@@ -326,4 +326,17 @@ mod tests {
         server.range("x", GetOptions::new()).await.unwrap();
         assert_eq!(since.elapsed(), Duration::ZERO);
     }
+
+    /// Its password has changed, which lasts until an operator acts.
+    #[tokio::test(start_paused = true)]
+    async fn request_whose_new_login_is_refused_is_refused_too() {
+        let script = Script::default();
+        script.rule(|call| match call.is("Authenticate") {
+            true => Fate::Refused(Code::InvalidArgument, "etcdserver: authentication failed"),
+            false => Fate::Refused(Code::Unauthenticated, "etcdserver: invalid auth token"),
+        });
+        let fault = server(&script, 1).range("x", GetOptions::new()).await.unwrap_err();
+        assert_eq!((fault.kind(), fault.is_transient()), (ErrorKind::Denied, false));
+        assert_eq!((script.count("Range"), script.count("Authenticate")), (1, 1));
+    }
 }

@@ -216,4 +216,17 @@ mod tests {
         let (first, second) = tokio::join!(turn(), turn());
         assert!(first < second, "{first:?} {second:?}");
     }
+
+    /// It counts from its latest failure on.
+    #[tokio::test(start_paused = true)]
+    async fn distrust_does_not_replace_an_endpoint_that_has_failed_again() {
+        let outage = Outage::default();
+        for _ in 0..3 {
+            outage.report(RequestError::no_reply());
+            tokio::time::advance(FAULT_KEPT_MAX / 2).await;
+        }
+        outage.report(RequestError::new(Effect::NotSent, ErrorKind::Denied, "not trusted"));
+        outage.turn(Instant::now() + FAR).await.unwrap();
+        assert_eq!(outage.turn(Instant::now()).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
 }

@@ -151,6 +151,9 @@ mod tests {
 
     use super::*;
 
+    /// An address where nothing listens.
+    const CLOSED: &str = "127.0.0.1:1";
+
     /// A request may take longer than a person who waits for the reason of a failure likes to.
     #[tokio::test(start_paused = true)]
     async fn probe_of_a_silent_server_ends_soon() {
@@ -162,6 +165,34 @@ mod tests {
             let fault = explain(&config, RequestError::no_reply()).await;
             assert_eq!(since.elapsed().as_secs(), limit);
             assert!(fault.message().contains(&format!("no answer within {limit}s")), "{}", fault.message());
+        }
+    }
+
+    /// An operator must learn both: why the one that answers does not serve, and which one does not answer.
+    #[tokio::test]
+    async fn failure_of_a_request_is_named_also_if_only_one_of_several_servers_can_be_reached() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let alive = listener.local_addr().unwrap().to_string();
+        let answering = async {
+            let (mut connection, _) = listener.accept().await.unwrap();
+            connection.read_exact(&mut [0; HTTP2_BEGIN.len()]).await.unwrap();
+            connection.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
+            connection
+        };
+        let config = EtcdConfig::new([CLOSED, &*alive]).unwrap();
+        let no_leader = RequestError::new(Effect::NotServing, ErrorKind::Unavailable, "no leader");
+        let (fault, _connection) = tokio::join!(explain(&config, no_leader), answering);
+        let text = fault.message();
+        assert!(text.starts_with("no leader; ") && text.ends_with(&format!("{alive}: reachable")), "{text}");
+    }
+
+    /// The probe comes later. That one of several servers is not trusted says nothing about the others.
+    #[tokio::test]
+    async fn lack_of_trust_that_the_request_has_met_is_final_if_there_is_one_server() {
+        for (servers, kind) in [(1, ErrorKind::Denied), (2, ErrorKind::Unavailable)] {
+            let config = EtcdConfig::new(vec![CLOSED; servers]).unwrap();
+            let distrust = RequestError::new(Effect::NotSent, ErrorKind::Denied, "not trusted");
+            assert_eq!(explain(&config, distrust).await.kind(), kind);
         }
     }
 }
