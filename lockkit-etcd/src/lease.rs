@@ -219,4 +219,17 @@ mod tests {
             assert_eq!(lease.armed_at(), sent_at);
         }
     }
+
+    /// To open one costs the server more than a ping.
+    #[tokio::test(start_paused = true)]
+    async fn pings_of_a_lease_share_one_stream_until_its_end() {
+        let server = server(&Script::default(), 1);
+        let lease = Lease::grant(&server, TTL, Clock::tokio()).await.unwrap();
+        for _ in 0..2 {
+            lease.renew(&server, REQUEST).await.unwrap();
+            assert!(lock(&lease.stream).is_some());
+        }
+        lease.revoke(&server).await.unwrap();
+        assert!(lock(&lease.stream).is_none());
+    }
 }

@@ -114,3 +114,71 @@ impl Records for EtcdSession {
         written.map_err(|fault| fault.into_error("write the record").with_lock(grant.name()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use lockkit_conformance::direct::{acquire, fresh_name};
+    use lockkit_core::{Clock, backend::Session};
+
+    use super::*;
+    use crate::{
+        client::scripted::{Fate, Script},
+        session::tests::{TTL, config, server},
+    };
+
+    /// Returns a session at a scripted server, and its hold.
+    async fn held(script: &Script) -> (Arc<EtcdSession>, Grant) {
+        let opened = EtcdSession::open(server(script, 1), config(1).layout(), TTL, Clock::tokio()).await;
+        let session = Arc::new(opened.unwrap());
+        let held = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
+        (session, held)
+    }
+
+    /// Nothing was sent that could write it.
+    #[tokio::test(start_paused = true)]
+    async fn write_whose_read_is_not_answered_leaves_no_lease() {
+        let script = Script::default();
+        let (session, held) = held(&script).await;
+        let leases = script.leases();
+        script.rule(|call| if call.is("Range") { Fate::Lost } else { Fate::Served });
+        session.write(&held, "text", TTL).await.unwrap_err();
+        assert_eq!(script.leases(), leases);
+    }
+
+    /// Others may write it without a lock.
+    #[tokio::test(start_paused = true)]
+    async fn record_that_keeps_changing_is_given_up_and_leaves_no_lease() {
+        const CHANGES_MAX: usize = 100;
+        let script = Script::default();
+        let (session, held) = held(&script).await;
+        let leases = script.leases();
+        let (changing, record, mut changes) = (script.clone(), session.layout.record(held.name()), 0);
+        script.take_calls();
+        script.rule(move |call| {
+            if call.is("Txn") && changes < CHANGES_MAX {
+                changes += 1;
+                changing.put(&record, "of an operator");
+            }
+            Fate::Served
+        });
+        session.write(&held, "text", TTL).await.unwrap_err();
+        assert_eq!((script.count("Txn"), script.leases()), (WRITES_MAX, leases));
+        // The rule refers to its own server.
+        script.serve();
+    }
+
+    /// They would be deleted with it.
+    #[tokio::test(start_paused = true)]
+    async fn lease_of_a_replaced_record_stays_if_another_program_has_attached_keys() {
+        let script = Script::default();
+        let (session, held) = held(&script).await;
+        assert!(session.write(&held, "first", TTL).await.unwrap());
+        let record = session.layout.record(held.name());
+        let read = session.server.range(&record, GetOptions::new()).await.unwrap();
+        script.put_leased("of/another", "", read.kvs()[0].lease());
+        assert!(session.write(&held, "second", TTL).await.unwrap());
+        assert_eq!(script.keys("of/"), ["of/another"]);
+    }
+}
