@@ -218,4 +218,13 @@ mod tests {
         order.learn(&x, Stretch::new(5, all.clone()).unwrap());
         assert_eq!(order.next_after(&x, &all[0], "x/"), [("b".to_owned(), 8)]);
     }
+
+    /// It shows who comes after more of the holds.
+    #[test]
+    fn stretch_that_begins_earlier_is_not_covered_by_a_later_one() {
+        let (order, x) = (KnownOrder::default(), queue("x"));
+        order.learn(&x, Stretch::new(9, keys(&[("x/c", 12), ("x/d", 13)])).unwrap());
+        order.learn(&x, Stretch::new(5, keys(&[("x/a", 7), ("x/b", 9), ("x/c", 12)])).unwrap());
+        assert_eq!(created(order.successor(&x, 5)), Some(7));
+    }
 }

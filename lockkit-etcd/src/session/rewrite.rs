@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        client::scripted::Script,
+        client::scripted::{Fate, Script},
         session::tests::{TTL, config, server},
     };
 
@@ -116,5 +116,29 @@ mod tests {
             script.put_leased(&entry.key, "another", lease);
             assert!(!session.rewrite(&entry, &Rewrite::Lease(session.lease.id())).await.unwrap());
         }
+    }
+
+    /// Another program may put it again and again.
+    #[tokio::test(start_paused = true)]
+    async fn key_that_keeps_changing_is_given_up() {
+        const CHANGES_MAX: usize = 100;
+        let script = Script::default();
+        let opened = EtcdSession::open(server(&script, 1), config(1).layout(), TTL, Clock::tokio()).await;
+        let session = Arc::new(opened.unwrap());
+        let held = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
+        let entry = session.claims.get(held.claim()).unwrap();
+        let (changing, key, mut changes) = (script.clone(), entry.key.clone(), 0);
+        script.take_calls();
+        script.rule(move |call| {
+            if call.is("Txn") && changes < CHANGES_MAX {
+                changes += 1;
+                changing.put(&key, "another");
+            }
+            Fate::Served
+        });
+        let fault = session.rewrite(&entry, &Rewrite::Value("ours".to_owned())).await.unwrap_err();
+        assert!(fault.is_transient() && script.count("Txn") == REWRITES_MAX, "{fault:?}");
+        // The rule refers to its own server.
+        script.serve();
     }
 }

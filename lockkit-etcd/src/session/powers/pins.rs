@@ -380,4 +380,19 @@ mod tests {
         assert!(pinned.is_err() && is_taken);
         assert!(entry.held.one_at_a_time.try_lock().is_ok());
     }
+
+    /// Those of many holds would not end in a step.
+    #[tokio::test(start_paused = true)]
+    async fn moves_of_several_holds_do_not_wait_for_each_other() {
+        let script = Script::default();
+        let (session, first, _) = held(&script).await;
+        let pinned = [first, acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await];
+        for grant in &pinned {
+            session.pin(grant, Duration::from_secs(1)).await.unwrap();
+        }
+        script.rule(|call| if call.is("Txn") { Fate::Lost } else { Fate::Served });
+        script.take_calls();
+        session.end_pins(&pinned, session.lease.now().after(TTL), Duration::from_secs(1)).await;
+        assert_eq!(script.count("Txn"), pinned.len());
+    }
 }

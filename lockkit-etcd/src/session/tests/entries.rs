@@ -7,8 +7,8 @@ use lockkit_conformance::direct::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::{TTL, foreign, session};
-use crate::client::scripted::Script;
+use super::{ENDLESS, TTL, foreign, of_another_client, session};
+use crate::client::scripted::{Fate, Script};
 
 /// Nobody would grant it the lock.
 #[tokio::test(start_paused = true)]
@@ -55,4 +55,30 @@ async fn waiter_whose_own_front_gave_up_waits_behind_the_one_before_it() {
     assert_eq!((script.count("Range"), script.count("Watch")), (0, 0));
     release(&session, &held).await;
     release(&session, &last.granted().await).await;
+}
+
+/// The next one in the queue gives up between each look and its transaction.
+#[tokio::test(start_paused = true)]
+async fn release_whose_handoffs_fail_ends_without_one() {
+    let (script, name) = (Script::default(), fresh_name());
+    let session = session(&script).await;
+    let held = acquire(&session, &name).await;
+    let own = script.keys("lockkit/test")[0].clone();
+    let mut next = of_another_client(&name);
+    script.put(&next, "");
+    let (changing, mut changes) = (script.clone(), 0);
+    script.take_calls();
+    script.rule(move |call| {
+        if call.is("Txn") && changes < ENDLESS {
+            changes += 1;
+            changing.delete(&next);
+            next = of_another_client(&name);
+            changing.put(&next, "");
+        }
+        Fate::Served
+    });
+    release(&session, &held).await;
+    assert_eq!((script.count("Txn"), script.keys(&own).len()), (9, 0));
+    // The rule refers to its own server.
+    script.serve();
 }
