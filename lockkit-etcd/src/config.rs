@@ -305,7 +305,7 @@ mod tests {
         ] {
             assert_eq!(from(url).unwrap_err().kind(), kind, "{url}");
         }
-        for endpoint in ["", "h:port", "h:70000", "me:secret@h:1", "h/x", "http://"] {
+        for endpoint in ["", "h:port", "h:70000", "me:secret@h:1", "h/x", "h?x", "h#x", "h x", "http://"] {
             let error = EtcdConfig::new([endpoint]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{endpoint}");
             assert!(!error.to_string().contains("secret"));

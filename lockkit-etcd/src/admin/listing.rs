@@ -275,6 +275,7 @@ mod tests {
         assert_eq!(after(&encoded, b"p/:clients/1/epoch"), b"p/:clients0");
         let raw = pages("", Names::Raw, Shape::default()).unwrap();
         assert_eq!(after(&raw, b"x/1"), b"x/1\0");
+        assert_eq!(after(&raw, b":clients/1/epoch"), b":clients0");
         assert_eq!(end_of_prefix(b"a\xff\xff"), b"b");
         assert_eq!(end_of_prefix(b"\xff"), [0]);
         for other in ["2", "0-70", "0-61"] {

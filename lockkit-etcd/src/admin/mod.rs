@@ -327,4 +327,24 @@ mod tests {
         session.close().await.unwrap();
         assert_eq!(script.keys(""), [""; 0]);
     }
+
+    /// The server reports a negative number of seconds.
+    #[tokio::test(start_paused = true)]
+    async fn lease_that_has_ended_has_no_remaining_lifetime() {
+        assert_eq!(remaining(&server(&Script::default(), 1), 7).await, None);
+    }
+
+    /// Another program may be faster.
+    #[tokio::test(start_paused = true)]
+    async fn first_in_a_guarded_queue_holds_nothing_until_its_guard_key_exists() {
+        let (script, name) = (Script::default(), LockName::new("x").unwrap());
+        let keys = LockKeys::of(&config(1).guard("guards/").layout(), &name).unwrap();
+        let server = server(&script, 1);
+        let token =
+            async || keys.read(&server, 2).await.unwrap().inspection().inspection.holder.unwrap().token;
+        put(&script, &name, 7);
+        assert_eq!(token().await, None);
+        script.put_leased("guards/x", "", 7);
+        assert!(token().await.is_some());
+    }
 }

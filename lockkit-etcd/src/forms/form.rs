@@ -138,6 +138,10 @@ mod tests {
             let refused = guard(with_guard("", Names::Raw, "/locks/"), lock).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::InvalidName, "{lock}");
         }
+        for own in [":clients/", ":records/"] {
+            let refused = guard(with_guard("", Names::Raw, own), "a").unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidName, "{own}");
+        }
     }
 
     #[test]
