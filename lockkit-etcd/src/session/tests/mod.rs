@@ -2,6 +2,7 @@
 
 mod close;
 mod entries;
+mod errors;
 mod full_store;
 mod requests;
 mod streams;
