@@ -182,11 +182,13 @@ impl RpcSession {
 
 #[cfg(test)]
 mod tests {
-    use lockkit_conformance::direct::{bounded, fresh_name, is_entry_gone, start, try_acquire};
+    use lockkit_conformance::direct::{acquire, bounded, fresh_name, is_entry_gone, start, try_acquire};
+    use tonic::Code;
 
     use crate::{
+        client::scripted::Fate,
         forms::rpc::tests::scripted,
-        session::tests::{busy, foreign},
+        session::tests::{busy, first, foreign},
     };
 
     #[tokio::test(start_paused = true)]
@@ -204,5 +206,33 @@ mod tests {
         script.put(&foreign(&name), "");
         assert!(is_entry_gone(&start(&session, &name).ends().await));
         assert_eq!((script.leases(), script.keys("lockkit/")), (0, vec![foreign(&name)]));
+    }
+
+    /// A person who reads it must learn what has failed, and for which lock.
+    #[tokio::test(start_paused = true)]
+    async fn error_of_a_claim_or_a_release_names_its_operation_and_its_lock() {
+        let ((script, session), name) = (scripted().await, fresh_name());
+        let held = acquire(&session, &name).await;
+        script.rule(|_| Fate::Refused(Code::PermissionDenied, "etcdserver: permission denied"));
+        for (operation, failed) in [
+            ("acquire", start(&session, &name).ends().await.map(drop)),
+            ("release", session.release(&held).await),
+        ] {
+            let error = failed.unwrap_err();
+            assert_eq!((error.operation(), error.lock()), (operation, Some(&name)), "{error}");
+        }
+    }
+
+    /// Its key has ended with it.
+    #[tokio::test(start_paused = true)]
+    async fn release_of_a_hold_whose_lease_has_ended_succeeds_and_leaves_nothing_to_a_close() {
+        let (script, session) = scripted().await;
+        let held = acquire(&session, &fresh_name()).await;
+        let gone = Fate::Refused(Code::NotFound, "etcdserver: requested lease not found");
+        script.rule(first(1, "LeaseRevoke", gone));
+        bounded(session.release(&held)).await.unwrap();
+        script.take_calls();
+        bounded(session.close()).await.unwrap();
+        assert_eq!(script.count("LeaseRevoke"), 0);
     }
 }
