@@ -133,4 +133,12 @@ mod tests {
             assert!(is_sound(version), "{version}");
         }
     }
+
+    /// As one from a URL, which is checked at once.
+    #[tokio::test]
+    async fn configuration_that_no_lock_name_can_repair_opens_no_session() {
+        let config = EtcdConfig::new(["127.0.0.1:1"]).unwrap().guard("lockkit/x/");
+        let opened = EtcdBackend::new(config).open_session(TTL_MIN, Clock::tokio()).await;
+        assert_eq!(opened.map(drop).unwrap_err().kind(), lockkit_core::ErrorKind::InvalidConfig);
+    }
 }

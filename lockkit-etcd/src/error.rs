@@ -331,4 +331,11 @@ mod tests {
             assert_eq!(fault(code, text), expected, "{text}");
         }
     }
+
+    /// Something else may listen there, or a proxy before it.
+    #[test]
+    fn error_of_a_server_without_the_service_asks_whether_it_is_etcd() {
+        let fault = RequestError::from(Status::unimplemented("unknown service etcdserverpb.KV"));
+        assert!(fault.message().ends_with("; is this etcd?"), "{}", fault.message());
+    }
 }

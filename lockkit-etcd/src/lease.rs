@@ -232,4 +232,15 @@ mod tests {
         lease.revoke(&server).await.unwrap();
         assert!(lock(&lease.stream).is_none());
     }
+
+    /// So an older list of another member is known to be older.
+    #[tokio::test(start_paused = true)]
+    async fn list_of_keys_shows_how_far_the_store_is() {
+        let script = Script::default();
+        let server = server(&script, 1);
+        let lease = Lease::grant(&server, TTL, Clock::tokio()).await.unwrap();
+        script.put_leased("x", "", lease.id());
+        lease.keys(&server).await.unwrap();
+        assert_eq!(server.highest_revision(), 1);
+    }
 }

@@ -193,6 +193,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        EtcdConfig,
         client::scripted::{Fate, Script},
         lease::Lease,
         session::{
@@ -346,5 +347,29 @@ mod tests {
         assert_eq!(token().await, None);
         script.put_leased("guards/x", "", 7);
         assert!(token().await.is_some());
+    }
+
+    /// A person who reads it must learn what has failed, and for which lock.
+    #[tokio::test]
+    async fn error_of_an_operator_names_its_operation_and_its_lock() {
+        let admin = EtcdBackend::new(EtcdConfig::new(["127.0.0.1:1"]).unwrap());
+        let (name, holder) = (fresh_name(), Contender::new("x", None, None));
+        for (operation, lock, failed) in [
+            ("inspect", Some(&name), admin.inspect(&name).await.map(drop)),
+            ("break", Some(&name), admin.break_lock(&name, &holder).await.map(drop)),
+            ("list locks", None, admin.list("", None, 1).await.map(drop)),
+        ] {
+            let error = failed.unwrap_err();
+            assert_eq!((error.operation(), error.lock()), (operation, lock), "{error}");
+        }
+    }
+
+    /// Nobody bounds how many wait.
+    #[tokio::test(start_paused = true)]
+    async fn look_at_a_lock_reads_a_bounded_number_of_keys() {
+        let (script, name) = (Script::default(), LockName::new("x").unwrap());
+        let (server, keys) = (server(&script, 1), LockKeys::of(&config(1).layout(), &name).unwrap());
+        keys.read(&server, INSPECTED_CONTENDERS_MAX).await.unwrap();
+        assert_eq!(script.take_calls()[0].limit(), INSPECTED_CONTENDERS_MAX);
     }
 }

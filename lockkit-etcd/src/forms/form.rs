@@ -162,4 +162,20 @@ mod tests {
         let rpc = Layout::new("", Names::Raw).shaped(Shape { form: Form::Rpc, guard: Some(String::new()) });
         assert_eq!(rpc.check().unwrap_err().kind(), ErrorKind::InvalidConfig);
     }
+
+    /// Each of them reads or changes the holder's entry in the queue.
+    #[test]
+    fn elections_records_and_pins_need_a_queue_without_a_guard() {
+        let guard = || Some("/locks/".to_owned());
+        for (form, guard, is_offered) in [
+            (Form::Queue, None, true),
+            (Form::Queue, guard(), false),
+            (Form::Single, None, false),
+            (Form::Rpc, None, false),
+        ] {
+            let powers = Layout::new("lockkit/", Names::Encoded).shaped(Shape { form, guard }).powers();
+            let offered = [powers.elections, powers.leader_watch, powers.records, powers.pins];
+            assert_eq!(offered, [is_offered; 4], "{form:?}");
+        }
+    }
 }
