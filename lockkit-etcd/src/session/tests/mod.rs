@@ -4,6 +4,7 @@ mod close;
 mod entries;
 mod errors;
 mod full_store;
+mod pins;
 mod requests;
 mod streams;
 mod tries;
