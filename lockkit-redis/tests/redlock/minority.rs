@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lockkit_conformance::direct::{HANG, LONG, acquire, name, release, try_acquire, until};
+use lockkit_conformance::direct::{HANG, LONG, acquire, bounded, name, release, try_acquire, until};
 use lockkit_core::{
-    Clock,
-    backend::{Backend, Renewal, Session},
+    Clock, Metadata,
+    backend::{Backend, Contender, Renewal, Session},
 };
 use lockkit_testbed::{Direction, Flow, Proxy};
 
@@ -142,4 +142,30 @@ async fn counter_lives_for_as_long_as_its_lock() {
         assert!(lives.is_some_and(|lives| lives > LONG / 2), "{lives:?}");
     }
     release(&session, &held).await;
+}
+
+/// Nothing else says that to a program with several locks.
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_without_a_majority_name_the_operation_and_the_lock() {
+    let masters = Masters::start(3).unwrap();
+    let (session, lock) = (open(&masters.url(), LONG).await, name(LOCK));
+    let operator = backend(&format!("{}?request_timeout=60s", masters.url())).unwrap();
+    let held = acquire(&session, &lock).await;
+    masters.with(|all| (0..2).try_for_each(|node| all.node_mut(node).kill())).await.unwrap();
+    let (elections, records) = (session.elections().unwrap(), session.records().unwrap());
+    let (admin, shown) = (operator.admin().unwrap(), Contender::new(LOCK, None, None));
+    let ended = [
+        ("acquire", try_acquire(&session, &lock).await.err()),
+        ("read the leader", bounded(elections.leader(&lock)).await.err()),
+        ("proclaim", bounded(elections.proclaim(&held, &Metadata::of_this_process(None))).await.err()),
+        ("read the record", bounded(records.read(&lock)).await.err()),
+        ("write the record", bounded(records.write(&held, "one", LONG)).await.err()),
+        ("inspect", bounded(admin.inspect(&lock)).await.err()),
+        ("break", bounded(admin.break_lock(&lock, &shown)).await.err()),
+        ("release", bounded(session.release(&held)).await.err()),
+    ];
+    for (operation, error) in ended {
+        let named = error.as_ref().map(|error| (error.operation(), error.lock()));
+        assert_eq!(named, Some((operation, Some(&lock))), "{error:?}");
+    }
 }

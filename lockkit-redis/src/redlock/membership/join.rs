@@ -197,14 +197,51 @@ mod tests {
     use super::*;
     use crate::{RedisConfig, redlock::RedlockConfig};
 
+    const MAX_TTL: Duration = Duration::from_secs(60);
+
+    /// Nodes at addresses where no server listens.
+    fn nodes() -> Nodes {
+        let unreachable = RedisConfig::new(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]).unwrap();
+        RedlockConfig::new(unreachable).unwrap().connect(Duration::from_secs(1))
+    }
+
+    fn found(marker: String) -> NodeState {
+        NodeState { marker, highest: 0, names: String::new(), records_last_us: 0 }
+    }
+
+    /// A node that counts.
+    fn ready(set: &str, number: usize) -> NodeState {
+        found(NodeIdentity { set: set.to_owned(), max_ttl_ms: 60_000, number, set_size: 3 }.ready())
+    }
+
+    /// The one that is silent may have its data: then clients bring the empty one back.
+    #[tokio::test]
+    async fn set_is_to_be_replaced_only_if_no_majority_can_have_its_data() {
+        let empty = || Ok(found(String::new()));
+        let silent = Err(RequestError::no_reply());
+        for (other, kind) in [(silent, ErrorKind::Unavailable), (empty(), ErrorKind::InvalidConfig)] {
+            let observations = [(0, Ok(ready("5f0c", 1))), (1, empty()), (2, other)];
+            let fault = join(&nodes(), &observations, MAX_TTL).unwrap_err();
+            assert_eq!(fault.kind(), kind, "{fault:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn refusal_names_both_addresses_that_do_not_fit() {
+        for (third, message) in [
+            (ready("0a0b", 3), "127.0.0.1:1 and 127.0.0.1:3 are nodes of different sets"),
+            (ready("5f0c", 2), "127.0.0.1:2 and 127.0.0.1:3 are the same server"),
+        ] {
+            let found = [ready("5f0c", 1), ready("5f0c", 2), third];
+            let fault = check_one_set(&nodes(), found.iter().enumerate(), MAX_TTL).unwrap_err();
+            assert!(fault.message().starts_with(message), "{fault:?}");
+        }
+    }
+
     /// With a shorter one than the nodes were set up for, a client would bring an emptied node back too early.
     #[tokio::test]
     async fn longest_ttl_must_be_that_of_the_set() {
-        let unreachable = RedisConfig::new(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]).unwrap();
-        let nodes = RedlockConfig::new(unreachable).unwrap().connect(Duration::from_secs(1));
-        let identity = NodeIdentity { set: "5f0c".to_owned(), max_ttl_ms: 60_000, number: 1, set_size: 3 };
-        let found =
-            NodeState { marker: identity.ready(), highest: 0, names: String::new(), records_last_us: 0 };
+        let (nodes, found) = (nodes(), ready("5f0c", 1));
         for (max_ttl_ms, refused) in [
             (59_999, Some(ErrorKind::InvalidConfig)),
             (60_000, None),
