@@ -114,6 +114,9 @@ async fn node_named_twice_is_refused() {
         let error = init(&config(&twice).unwrap()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
         assert!(error.to_string().contains("the same server"), "{error}");
+        for address in [masters.node(0).endpoint(), alias.endpoint()] {
+            assert!(error.to_string().contains(&address), "{error}");
+        }
     }
     // What the failed set-up left does not prevent another one.
     set_up(&masters, 0..3).await;
@@ -243,6 +246,16 @@ async fn emptied_node_is_brought_back_under_its_set_up_name() {
     let before = marker(&masters, 1);
     masters.node_mut(1).wipe().unwrap();
     // This client has never met the node.
+    acquire_until(&short_client(&url).await, "the node counts again", || marker(&masters, 1) == before).await;
+}
+
+/// That client may be gone. Its note stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn emptied_node_with_the_note_of_another_client_is_brought_back() {
+    let masters = RedisMasters::start(3).unwrap();
+    let url = set_up_short(&masters, 0..3).await;
+    let before = marker(&masters, 1);
+    masters.node(1).cli(&["HSET", NODE, "marker", "empty 7"]).unwrap();
     acquire_until(&short_client(&url).await, "the node counts again", || marker(&masters, 1) == before).await;
 }
 

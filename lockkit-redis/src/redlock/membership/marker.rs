@@ -143,4 +143,10 @@ mod tests {
     fn set_ids_differ() {
         assert_ne!(random_set_id(), random_set_id());
     }
+
+    /// Else a client would not see that the node was emptied again, and that another client has noted it.
+    #[test]
+    fn notes_of_an_emptied_node_differ() {
+        assert_ne!(empty_note(), empty_note());
+    }
 }
