@@ -10,8 +10,9 @@ use lockkit_core::{
     Clock, ErrorKind, LockName, Metadata, Proposal, Result,
     backend::{Acquired, Backend, Claim, ClaimControl, Grant, LeaderEntry, Session},
 };
+use lockkit_testbed::{Direction, Flow, Proxy};
 
-use crate::redlock::{Masters, backend, encoded};
+use crate::redlock::{Masters, backend, encoded, url_of};
 
 fn name() -> LockName {
     LockName::new("x").unwrap()
@@ -198,6 +199,22 @@ async fn lock_that_may_be_held_is_not_without_a_leader() {
     assert!(error.to_string().contains(&masters.endpoints[2]), "{error}");
     restart(&masters, 2).await;
     assert_eq!(leader_of_majority(&observer).await, Some((grant.token().get(), 1)));
+}
+
+/// The counters of the two that answer first differ.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_node_decides_on_the_token_of_the_leader() {
+    let masters = Masters::start(3).unwrap();
+    let proxy = Proxy::start_redis(&masters.endpoints[2]).unwrap();
+    let endpoints = [masters.endpoints[0].clone(), masters.endpoints[1].clone(), proxy.endpoint()];
+    let url = format!("{}?request_timeout=10s", url_of(&endpoints));
+    let observer = backend(&url).unwrap().open_session(LONG, Clock::boot()).await.unwrap();
+    let session = open(&masters, LONG).await;
+    let grant = take_everywhere(&masters, &session, proposal(1)).await;
+    masters.with(|nodes| nodes.node(1).cli(&["INCR", "lockkit:{x}:fence"]).map(drop)).await.unwrap();
+    // Longer than a majority waits for the other nodes.
+    proxy.set(Direction::Replies, Flow::Delay(Duration::from_millis(300)));
+    assert_eq!(leader(&observer).await, Some((grant.token().get(), 1)));
 }
 
 /// A request may take a quarter of the ttl: longer than [`HANG`].

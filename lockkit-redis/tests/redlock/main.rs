@@ -8,6 +8,7 @@ mod costs;
 mod counting;
 mod elections;
 mod foreign;
+mod listing;
 mod memory;
 mod minority;
 mod records;

@@ -1,7 +1,7 @@
 //! The scripts of elections and records.
 
 use super::{TTL, answer, counter, node, shared, two, value};
-use crate::redlock::raw::{LOOK, MARK, MARKER, NODE};
+use crate::redlock::raw::{INSPECT, LOOK, MARK, MARKER, NODE};
 
 #[test]
 fn proposal_needs_the_lock() {
@@ -50,6 +50,19 @@ fn late_copies_do_not_undo_a_proposal() {
     node.cli(&["SET", &one.lock, &format!("{}{{junk", one.claim), "KEEPTTL"]).unwrap();
     assert_eq!(one.proclaim(node, 7).unwrap(), 1);
     assert_eq!(one.proposed(node).unwrap(), 7, "junk is replaced");
+}
+
+#[test]
+fn inspection_returns_the_longest_metadata_and_no_longer_ones() {
+    let (node, (one, _)) = (shared(), two());
+    for (bytes, returned) in [(1_000, 1_000), (1_001, 0)] {
+        let value = format!("{}{{{}", one.claim, "x".repeat(bytes - 1));
+        node.cli(&["SET", &one.lock, &value]).unwrap();
+        let keys = ["EVAL", *INSPECT, "3", &one.lock, &one.side("fence"), NODE];
+        let reply = node.cli(&[&keys[..], &["1000", "", MARKER]].concat()).unwrap();
+        let metadata = reply.list()[2].text();
+        assert_eq!((metadata.len(), reply.list()[3].number()), (returned, Some(1)), "{bytes}");
+    }
 }
 
 #[test]
