@@ -168,6 +168,12 @@ mod tests {
         assert_eq!(from("redlock://h1,h2,h3?max_ttl=99d").unwrap().max_ttl, TTL_MAX);
     }
 
+    /// No ttl would be allowed.
+    #[test]
+    fn longest_ttl_is_not_below_the_shortest() {
+        assert_eq!(from("redlock://h1,h2,h3?max_ttl=999ms").unwrap().max_ttl, MAX_TTL_MIN);
+    }
+
     #[test]
     fn nodes_are_odd_in_number_and_different() {
         for nodes in ["a", "a,b", "a,b,c,d", "a,b,c,d,e,f,g,h,i,j,k", "a,b,a", "a,b,b:6379"] {

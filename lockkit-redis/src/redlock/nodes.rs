@@ -241,6 +241,18 @@ mod tests {
         assert_eq!(nodes.not_all(&[(1, Some(refused))]).kind(), ErrorKind::Denied);
     }
 
+    /// Some faults name their server already.
+    #[tokio::test]
+    async fn error_names_each_node_once() {
+        let addresses = [1, 2, 3].map(|port| format!("127.0.0.1:{port}"));
+        let nodes = nodes_at(&addresses, Duration::from_secs(1));
+        let named = RequestError::no_reply().at(&addresses[0]);
+        let fault = nodes.no_majority(&[(0, Some(named)), (1, Some(RequestError::no_reply())), (2, None)]);
+        for address in &addresses {
+            assert_eq!(fault.message().matches(&**address).count(), 1, "{fault:?}");
+        }
+    }
+
     /// The session would rely on its polls for as long as a claim waits.
     #[tokio::test(flavor = "multi_thread")]
     async fn waiter_that_comes_while_the_last_one_leaves_is_subscribed() {

@@ -316,6 +316,18 @@ mod tests {
         assert_eq!(claim_reply(Value::Int(-2)).unwrap_err().kind(), ErrorKind::Unexpected);
     }
 
+    /// Otherwise a break would count where the lock is unknown.
+    #[test]
+    fn node_that_has_lost_its_data_ends_no_hold() {
+        let ended = [-1, 0, 1].map(|number| was_broken(Value::Int(number)).unwrap());
+        assert_eq!(ended, [None, Some(false), Some(true)]);
+    }
+
+    #[test]
+    fn text_of_a_record_may_contain_colons() {
+        assert_eq!(parse_record("7:2:a:3:b"), Some((7, 2, "a:3:b".to_owned())));
+    }
+
     /// Otherwise the lock would seem to have no record.
     #[test]
     fn text_of_another_program_is_no_record() {

@@ -259,6 +259,25 @@ async fn emptied_node_with_the_note_of_another_client_is_brought_back() {
     acquire_until(&short_client(&url).await, "the node counts again", || marker(&masters, 1) == before).await;
 }
 
+/// By them other clients find out which node it is when it is emptied again.
+#[tokio::test(flavor = "multi_thread")]
+async fn node_that_is_brought_back_keeps_the_names_of_the_set_up() {
+    let masters = RedisMasters::start(3).unwrap();
+    set_up_short(&masters, 0..3).await;
+    let field = |name| masters.node(1).cli(&["HGET", NODE, name]).unwrap().text().to_owned();
+    let before = [field("marker"), field("names")];
+    let proxies = [0, 1, 2].map(|node| Proxy::start_redis(masters.node(node).endpoint()).unwrap());
+    let client = short_client(&short(&url(&proxies.each_ref().map(Proxy::endpoint)))).await;
+    let fence = ["EXISTS", "lockkit:{x}:fence"];
+    acquire_until(&client, "the client knows the node", || {
+        masters.node(1).cli(&fence).unwrap().number() == Some(1)
+    })
+    .await;
+    masters.node(1).cli(&["DEL", NODE]).unwrap();
+    acquire_until(&client, "the node counts again", || field("marker") == before[0]).await;
+    assert_eq!(field("names"), before[1]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_server_does_not_replace_a_node() {
     let masters = RedisMasters::start(4).unwrap();

@@ -74,6 +74,21 @@ fn half_set_up_node_is_reported_as_half_set_up() {
 }
 
 #[test]
+fn server_that_is_no_node_of_the_set_is_reported_as_unknown() {
+    let masters = RedisMasters::start(3).unwrap();
+    for node in 0..2 {
+        let marker = format!("ready 60000 5f0c {}/3", node + 1);
+        masters.node(node).cli(&["HSET", NODE, "marker", &marker]).unwrap();
+    }
+    let is_reported =
+        |line: &str| line.contains("does not know it") && line.contains("this node does not count");
+    let url = format!("redlock://{}", masters.endpoints());
+    let text = log_of(&url, async || {}, |log| log.lines().any(is_reported));
+    let warning = warnings(&text).into_iter().find(|line| is_reported(line)).unwrap();
+    assert!(warning.contains(&masters.node(2).endpoint()), "{warning}");
+}
+
+#[test]
 fn node_with_a_replica_is_warned_about() {
     let masters = RedisMasters::start(3).unwrap();
     let replica = Redis::start().unwrap();

@@ -235,6 +235,7 @@ fn node_without_its_marker_does_not_count() {
         assert_eq!(one.ask(&node, 0).unwrap(), -1, "{marker}: not even to the owner");
         assert_eq!(one.write_back(&node, token).unwrap(), -1, "{marker}");
         assert_eq!(one.restore(&node, token).unwrap(), -1, "{marker}");
+        assert_eq!(one.break_hold(&node, token).unwrap(), -1, "{marker}");
         assert_eq!(one.proclaim(&node, 2).unwrap(), -1, "{marker}");
         assert_eq!(one.write_record(&node, token, 1, "a").unwrap(), -1, "{marker}");
         assert_eq!(one.read_record(&node).unwrap(), None, "{marker}");
