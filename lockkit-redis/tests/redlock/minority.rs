@@ -144,6 +144,14 @@ async fn counter_lives_for_as_long_as_its_lock() {
     release(&session, &held).await;
 }
 
+/// A hold lives for as long as was asked for, at least.
+#[tokio::test(flavor = "multi_thread")]
+async fn ttl_is_rounded_up_to_whole_milliseconds() {
+    let masters = Masters::start(3).unwrap();
+    let session = open(&masters.url(), Duration::from_micros(20_000_001)).await;
+    assert_eq!(session.ttl(), Duration::from_millis(20_001));
+}
+
 /// Nothing else says that to a program with several locks.
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_without_a_majority_name_the_operation_and_the_lock() {

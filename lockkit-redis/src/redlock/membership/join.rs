@@ -226,6 +226,17 @@ mod tests {
         }
     }
 
+    /// A client would compare another marker than that version does, and a set-up would replace it.
+    #[tokio::test]
+    async fn node_of_another_version_is_refused() {
+        let found = [ready("5f0c", 1), ready("5f0c", 2), found("ready 60000 5f0c 3/3 more".to_owned())];
+        let fault = check_one_set(&nodes(), found.iter().enumerate(), MAX_TTL).unwrap_err();
+        assert_eq!(fault.kind(), ErrorKind::InvalidConfig);
+        for text in ["127.0.0.1:3", "another version", "5f0c 3/3 more"] {
+            assert!(fault.message().contains(text), "{text}: {fault:?}");
+        }
+    }
+
     #[tokio::test]
     async fn refusal_names_both_addresses_that_do_not_fit() {
         for (third, message) in [

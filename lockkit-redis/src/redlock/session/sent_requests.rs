@@ -116,6 +116,7 @@ mod tests {
         let (settled, other) = (sent.settled(0), sent.settled(1));
         tokio::pin!(settled, other);
         assert!(timeout(Duration::ZERO, settled.as_mut()).await.is_err(), "the ask may be executed later");
+        assert!(timeout(Duration::ZERO, other.as_mut()).await.is_err());
         drop(one);
         timeout(HANG, settled).await.expect("the removal is woken");
         assert!(timeout(Duration::ZERO, other).await.is_err(), "each node on its own");
