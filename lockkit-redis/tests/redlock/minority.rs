@@ -144,6 +144,44 @@ async fn counter_lives_for_as_long_as_its_lock() {
     release(&session, &held).await;
 }
 
+/// One of the two that answer first has lost its data since.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_node_decides_that_no_record_is_lost() {
+    const LATER: &str = "9000000000000000";
+    let masters = Masters::start(3).unwrap();
+    let proxy = Proxy::start_redis(&masters.endpoints[2]).unwrap();
+    let endpoints = [masters.endpoints[0].clone(), masters.endpoints[1].clone(), proxy.endpoint()];
+    let session = open(&url_of(&endpoints), LONG).await;
+    let held = acquire(&session, &name(LOCK)).await;
+    let records = session.records().unwrap();
+    assert!(records.write(&held, "one", LONG).await.unwrap());
+    command(&masters, 0, &["HSET", NODE, "lost", LATER, "lost_until", LATER]).await;
+    proxy.set(Direction::Replies, Flow::Delay(Duration::from_millis(300)));
+    assert_eq!(records.read(held.name()).await.unwrap().as_deref(), Some("one"));
+    proxy.pass();
+    release(&session, &held).await;
+}
+
+/// The errors of heartbeats are what an operator sees of an outage.
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeats_without_a_majority_name_the_nodes_that_are_down() {
+    let masters = Masters::start(3).unwrap();
+    let session = open(&masters.url(), LONG).await;
+    let held = acquire(&session, &name(LOCK)).await;
+    masters.with(|all| (0..2).try_for_each(|node| all.node_mut(node).kill())).await.unwrap();
+    let idle = bounded(session.renew(&[])).await;
+    let busy = bounded(session.renew(std::slice::from_ref(&held))).await;
+    let holds = busy.holds.into_iter().map(|(_, hold)| hold);
+    let renewals: Vec<Renewal> = [idle.session, busy.session].into_iter().chain(holds).collect();
+    assert_eq!(renewals.len(), 3);
+    for renewal in renewals {
+        let Renewal::Unknown(error) = renewal else { panic!("{renewal:?}") };
+        for endpoint in &masters.endpoints[..2] {
+            assert!(error.to_string().contains(endpoint), "{error}");
+        }
+    }
+}
+
 /// A hold lives for as long as was asked for, at least.
 #[tokio::test(flavor = "multi_thread")]
 async fn ttl_is_rounded_up_to_whole_milliseconds() {
