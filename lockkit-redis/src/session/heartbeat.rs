@@ -254,6 +254,13 @@ mod tests {
     /// As at the end of the move of a slot. The client crate follows a few redirections, and gives up.
     #[tokio::test]
     async fn hold_whose_requests_are_redirected_in_vain_is_renewed_by_asking() {
+        // The node that the slot moves to may have executed no such script yet.
+        for has_script in [true, false] {
+            renewed_by_asking(has_script).await;
+        }
+    }
+
+    async fn renewed_by_asking(has_script: bool) {
         let server = ScriptedServer::start(|port| {
             let is_asking = AtomicBool::default();
             move |_, words: &[String]| {
@@ -267,8 +274,11 @@ mod tests {
                         "+OK\r\n".to_owned()
                     }
                     "EVALSHA" if !is_renewal => ":7\r\n".to_owned(),
-                    "EVALSHA" if is_asking.swap(false, SeqCst) => "*1\r\n:1\r\n".to_owned(),
-                    "EVALSHA" => format!("-MOVED 1 127.0.0.1:{port}\r\n"),
+                    "EVALSHA" | "EVAL" if !is_asking.swap(false, SeqCst) => {
+                        format!("-MOVED 1 127.0.0.1:{port}\r\n")
+                    }
+                    "EVALSHA" if !has_script => "-NOSCRIPT No matching script.\r\n".to_owned(),
+                    "EVALSHA" | "EVAL" => "*1\r\n:1\r\n".to_owned(),
                     _ => return greeting(words),
                 })
             }
@@ -303,5 +313,27 @@ mod tests {
                 heartbeat.holds.iter().filter(|(_, renewal)| matches!(renewal, Renewal::Renewed { .. }));
             assert_eq!(renewed.count(), 1, "{heartbeat:?}");
         }
+    }
+
+    /// The client logs this reason, and no other one.
+    #[tokio::test]
+    async fn session_that_is_not_renewed_says_what_the_server_has_said() {
+        let server = ScriptedServer::start(|_| {
+            |_, words: &[String]| {
+                let is_renewal = words.get(1).is_some_and(|script| script == RENEW.digest());
+                let answer = match &*words[0] {
+                    "EVALSHA" if is_renewal => "-OOM command not allowed when used memory > 'maxmemory'.\r\n",
+                    "EVALSHA" => ":7\r\n",
+                    _ => return greeting(words),
+                };
+                Answer::Text(answer.to_owned())
+            }
+        });
+        let config = RedisConfig::new([server.await.address.to_string()]).unwrap().request_timeout(HANG);
+        let session = RedisBackend::new(config).open_session(LONG, Clock::boot()).await.unwrap();
+        let held = acquire(&session, &fresh_name()).await;
+        let heartbeat = bounded(session.renew(std::slice::from_ref(&held))).await;
+        let Renewal::Unknown(error) = &heartbeat.session else { panic!("{heartbeat:?}") };
+        assert!(error.to_string().contains("OOM"), "{error}");
     }
 }
