@@ -348,6 +348,8 @@ mod tests {
             ("UNBLOCKED", "force unblock from blocking operation", (Effect::Unknown, Unavailable)),
             ("WRONGPASS", "invalid username-password pair", (Refused, Denied)),
             ("NOAUTH", "Authentication required.", (Refused, Denied)),
+            ("DENIED", "Redis is running in protected mode", (Refused, Denied)),
+            ("NOPERM", "User me has no permissions to run the 'eval' command", (Refused, Denied)),
             ("WRONGTYPE", "Operation against a key", (Refused, Unexpected)),
             ("MOVED", "3999 127.0.0.1:6381", (Elsewhere, Unavailable)),
             ("TRYAGAIN", "Multiple keys request during rehashing of slot", (Split, Unavailable)),
@@ -377,5 +379,13 @@ mod tests {
         assert!(RequestError::from(broken).may_have_executed());
         let refused = RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
         assert_eq!(RequestError::from(refused).effect, Effect::NotSent);
+    }
+
+    /// They are names of locks, and what their holders wrote.
+    #[test]
+    fn arguments_that_a_server_quotes_are_not_shown() {
+        let fault = fault("ERR", "unknown command `HSTRLEN`, with args beginning with: `hunter2` ");
+        let message = fault.message();
+        assert!(message.contains("HSTRLEN") && !message.contains("hunter2"), "{message}");
     }
 }

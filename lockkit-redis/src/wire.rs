@@ -325,4 +325,12 @@ mod tests {
         assert_eq!(asked[..4], [1, 1, 1, 2]);
         assert!(asked[4] <= LIFETIME_MS_MAX && lifetime_ms(Duration::MAX) == LIFETIME_MS_MAX);
     }
+
+    /// It may be long, and nothing for a log.
+    #[test]
+    fn answer_of_another_form_is_quoted_in_part() {
+        let fault = parse_release(Value::BulkString(vec![b'x'; 100 * QUOTED_CHARACTERS])).unwrap_err();
+        let message = fault.message();
+        assert!(message.contains("xxx") && message.len() < 2 * QUOTED_CHARACTERS, "{message}");
+    }
 }
