@@ -60,3 +60,79 @@ where
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        cell::Cell,
+        sync::{
+            Arc,
+            atomic::{AtomicU64, Ordering::SeqCst},
+        },
+    };
+
+    use lockkit_conformance::direct::{HANG, LONG, acquire, bounded, fresh_name};
+    use lockkit_core::{BootInstant, Clock, TimeSource, backend::Backend};
+
+    use super::*;
+    use crate::{
+        RedisBackend, RedisConfig,
+        tests::scripted::{Answer, ScriptedServer, greeting},
+        wire::RELEASE,
+    };
+
+    /// Returns how many requests the search for the next waiter sends when each has this answer.
+    async fn calls_of_a_search(answer: impl Fn() -> Result<Value, RequestError>) -> u32 {
+        let calls = Cell::new(0);
+        find_next(|| {
+            calls.set(calls.get() + 1);
+            assert!(calls.get() < 10_000, "the search has no end");
+            std::future::ready(answer())
+        })
+        .await;
+        calls.get()
+    }
+
+    /// The caller of a release waits for it.
+    #[tokio::test]
+    async fn search_for_the_next_waiter_ends_when_it_is_found_or_refused_or_has_taken_many_requests() {
+        assert_eq!(calls_of_a_search(|| Ok(Value::Int(0))).await, 1);
+        assert_eq!(calls_of_a_search(|| Err(RequestError::no_reply())).await, 1);
+        let most = calls_of_a_search(|| Ok(Value::Int(2))).await;
+        assert!((50..=1_000).contains(&most), "{most}");
+    }
+
+    /// A clock that a test sets, in seconds since its start.
+    #[derive(Clone, Default)]
+    struct SetClock(Arc<AtomicU64>);
+
+    impl TimeSource for SetClock {
+        fn now(&self) -> BootInstant {
+            BootInstant::from_start(Duration::from_secs(self.0.load(SeqCst)))
+        }
+    }
+
+    /// Its caller has the error of the release, and nothing is left to end.
+    #[tokio::test]
+    async fn close_does_not_fail_for_a_hold_that_must_have_expired() {
+        let server = ScriptedServer::start(|_| {
+            |_, words: &[String]| {
+                let is_release = words.get(1).is_some_and(|script| script == RELEASE.digest());
+                let answer = match &*words[0] {
+                    "EVALSHA" if is_release => "-BUSY Redis is busy running a script.\r\n",
+                    "EVALSHA" => ":7\r\n",
+                    _ => return greeting(words),
+                };
+                Answer::Text(answer.to_owned())
+            }
+        });
+        let config = RedisConfig::new([server.await.address.to_string()]).unwrap().request_timeout(HANG);
+        let clock = SetClock::default();
+        let session = RedisBackend::new(config).open_session(LONG, Clock::new(clock.clone())).await.unwrap();
+        let held = acquire(&session, &fresh_name()).await;
+        bounded(session.release(&held)).await.unwrap_err();
+        bounded(session.close()).await.expect_err("the server may have it still");
+        clock.0.store((LONG + 2 * HANG).as_secs(), SeqCst);
+        bounded(session.close()).await.unwrap();
+    }
+}
