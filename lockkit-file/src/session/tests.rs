@@ -222,6 +222,7 @@ async fn release_is_confirmed_once_a_change_has_ended() {
     for _ in 0..2 {
         let error = session.release(&held).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "the file is still locked");
+        assert_eq!((error.operation(), error.lock()), ("release", Some(held.name())), "{error}");
     }
     drop(change);
     session.release(&held).await.unwrap();

@@ -164,3 +164,62 @@ impl Drop for RedisSession {
         self.closed.cancel();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    use lockkit_conformance::direct::{HANG, LONG, acquire, bounded, fresh_name, try_acquire};
+    use lockkit_core::{
+        Metadata,
+        backend::{Admin, Backend, Contender},
+    };
+
+    use super::*;
+    use crate::{
+        RedisBackend,
+        tests::scripted::{Answer, ScriptedServer, greeting},
+    };
+
+    /// A client has many locks, and its log shows no more than this.
+    #[tokio::test]
+    async fn each_error_names_its_lock_and_its_operation() {
+        let is_busy = Arc::<AtomicBool>::default();
+        let refuses = Arc::clone(&is_busy);
+        let server = ScriptedServer::start(|_| {
+            move |_, words: &[String]| {
+                let answer = match &*words[0] {
+                    "EVALSHA" if refuses.load(SeqCst) => "-BUSY Redis is busy running a script.\r\n",
+                    "EVALSHA" => ":7\r\n",
+                    _ => return greeting(words),
+                };
+                Answer::Text(answer.to_owned())
+            }
+        });
+        let config = RedisConfig::new([server.await.address.to_string()]).unwrap().request_timeout(HANG);
+        let (backend, name) = (RedisBackend::new(config), fresh_name());
+        let session = backend.open_session(LONG, Clock::boot()).await.unwrap();
+        let held = acquire(&session, &name).await;
+        is_busy.store(true, SeqCst);
+        let shown = Contender::new(held.claim().to_string(), Some(held.token()), None);
+        let (elections, records) = (session.elections().unwrap(), session.records().unwrap());
+        let (pins, metadata) = (session.pins().unwrap(), Metadata::of_this_process(None));
+        let answers = [
+            ("acquire", try_acquire(&session, &name).await.map(drop)),
+            ("inspect", bounded(backend.inspect(&name)).await.map(drop)),
+            ("break", bounded(backend.break_lock(&name, &shown)).await.map(drop)),
+            ("leader", bounded(elections.leader(&name)).await.map(drop)),
+            ("watch", bounded(elections.watch(&name)).await.map(drop)),
+            ("proclaim", bounded(elections.proclaim(&held, &metadata)).await.map(drop)),
+            ("read record", bounded(records.read(&name)).await.map(drop)),
+            ("write record", bounded(records.write(&held, "text", LONG)).await.map(drop)),
+            ("pin", bounded(pins.pin(&held, LONG)).await.map(drop)),
+            ("leave", bounded(pins.leave(&held)).await),
+            ("release", bounded(session.release(&held)).await),
+        ];
+        for (operation, answer) in answers {
+            let error = answer.unwrap_err();
+            assert_eq!((error.operation(), error.lock()), (operation, Some(&name)), "{error}");
+        }
+    }
+}

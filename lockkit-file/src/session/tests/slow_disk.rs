@@ -103,6 +103,7 @@ async fn reads_of_a_disk_that_hangs_fail_in_time() {
     let start = Instant::now();
     let error = session.records().unwrap().read(&name).await.unwrap_err();
     assert_eq!((error.kind(), start.elapsed()), (ErrorKind::Unavailable, ANSWER_MAX));
+    assert_eq!((error.operation(), error.lock()), ("read record", Some(&name)), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,6 +114,7 @@ async fn operators_of_a_disk_that_hangs_get_an_error_in_time() {
     let (start, name) = (Instant::now(), LockName::new("a").unwrap());
     let error = backend.inspect(&name).await.unwrap_err();
     assert_eq!((error.kind(), start.elapsed()), (ErrorKind::Unavailable, ANSWER_MAX));
+    assert_eq!((error.operation(), error.lock()), ("inspect", Some(&name)), "{error}");
     let start = Instant::now();
     let error = backend.list("", None, 1).await.unwrap_err();
     assert_eq!((error.kind(), start.elapsed()), (ErrorKind::Unavailable, ANSWER_MAX));
@@ -128,6 +130,7 @@ async fn change_that_waits_for_another_one_fails_in_time() {
     let start = Instant::now();
     let error = session.records().unwrap().write(&held, "1", Duration::ZERO).await.unwrap_err();
     assert_eq!((error.kind(), start.elapsed()), (ErrorKind::Unavailable, ANSWER_MAX));
+    assert_eq!((error.operation(), error.lock()), ("write record", Some(held.name())), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
