@@ -203,4 +203,15 @@ mod tests {
         let broken = bounded(RedisBackend::new(config).break_lock(&fresh_name(), &hold)).await;
         assert!(broken.unwrap());
     }
+
+    /// A waiter has no token, as the hold of another program has none.
+    #[test]
+    fn only_what_an_inspection_shows_as_the_holder_is_broken() {
+        let (keys, claim) = (crate::tests::keys(), ClaimId::random().to_string());
+        let is_broken = |entry: &str, token: Option<u64>| {
+            broken(&keys, &Contender::new(entry, token.map(FencingToken::new), None)).is_some()
+        };
+        assert!(is_broken(&claim, Some(7)) && is_broken(keys.lock(), None));
+        assert!(!is_broken(&claim, None) && !is_broken("another", None) && !is_broken(keys.lock(), Some(7)));
+    }
 }
