@@ -239,7 +239,7 @@ fn unknown(fault: &RequestError) -> Renewal {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
     use lockkit_conformance::direct::{HANG, LONG, acquire, bounded, fresh_name, name};
     use lockkit_core::{Clock, backend::Backend};
@@ -335,5 +335,24 @@ mod tests {
         let heartbeat = bounded(session.renew(std::slice::from_ref(&held))).await;
         let Renewal::Unknown(error) = &heartbeat.session else { panic!("{heartbeat:?}") };
         assert!(error.to_string().contains("OOM"), "{error}");
+    }
+
+    /// A master that does not answer would else cost the holds at all others.
+    #[tokio::test]
+    async fn all_masters_are_asked_before_the_first_one_has_answered() {
+        let renewals = AtomicUsize::default();
+        let cluster = FakeCluster::answering(move |words| match words[1] == RENEW.digest() {
+            true if renewals.fetch_add(1, SeqCst) == 0 => Answer::Nothing,
+            true => Answer::Text("*1\r\n:1\r\n".repeat(2)),
+            false => Answer::Text(":7\r\n".to_owned()),
+        });
+        let node = cluster.await.server.address.to_string();
+        let config = RedisConfig::cluster([node]).unwrap().request_timeout(HANG);
+        let session = RedisBackend::new(config).open_session(LONG, Clock::boot()).await.unwrap();
+        // In two slots.
+        let held = [acquire(&session, &name("a")).await, acquire(&session, &name("b")).await];
+        let heartbeat = bounded(session.renew(&held)).await;
+        let renewed = heartbeat.holds.iter().filter(|(_, one)| matches!(one, Renewal::Renewed { .. }));
+        assert_eq!(renewed.count(), 2, "{heartbeat:?}");
     }
 }

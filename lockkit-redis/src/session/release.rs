@@ -67,7 +67,7 @@ mod tests {
         cell::Cell,
         sync::{
             Arc,
-            atomic::{AtomicU64, Ordering::SeqCst},
+            atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
         },
     };
 
@@ -133,6 +133,31 @@ mod tests {
         bounded(session.release(&held)).await.unwrap_err();
         bounded(session.close()).await.expect_err("the server may have it still");
         clock.0.store((LONG + 2 * HANG).as_secs(), SeqCst);
+        bounded(session.close()).await.unwrap();
+    }
+
+    /// One after another, each may take the whole time limit of a request.
+    #[tokio::test]
+    async fn close_ends_all_holds_at_once() {
+        const HOLDS: usize = 3;
+        let releases = AtomicUsize::default();
+        let server = ScriptedServer::start(|_| {
+            move |_, words: &[String]| {
+                let is_release = words.get(1).is_some_and(|script| script == RELEASE.digest());
+                match &*words[0] {
+                    "EVALSHA" if !is_release => Answer::Text(":7\r\n".to_owned()),
+                    // They are answered together when the last one has come.
+                    "EVALSHA" if releases.fetch_add(1, SeqCst) + 1 < HOLDS => Answer::Nothing,
+                    "EVALSHA" => Answer::Text(":1\r\n".repeat(HOLDS)),
+                    _ => greeting(words),
+                }
+            }
+        });
+        let config = RedisConfig::new([server.await.address.to_string()]).unwrap().request_timeout(HANG);
+        let session = RedisBackend::new(config).open_session(LONG, Clock::boot()).await.unwrap();
+        for _ in 0..HOLDS {
+            acquire(&session, &fresh_name()).await;
+        }
         bounded(session.close()).await.unwrap();
     }
 }
