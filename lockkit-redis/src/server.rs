@@ -252,6 +252,7 @@ async fn execute_with(
 #[cfg(test)]
 mod tests {
     use lockkit_conformance::direct::HANG;
+    use lockkit_core::ErrorKind;
 
     use super::*;
     use crate::{
@@ -336,5 +337,21 @@ mod tests {
         let fault = answer.unwrap_err();
         assert!(fault.may_have_executed(), "{fault:?}");
         assert!(start.elapsed() < HANG * 5 / 4, "{:?}", start.elapsed());
+    }
+
+    /// The log of an outage shows no more than this.
+    #[tokio::test]
+    async fn request_that_finds_no_connection_says_why_there_is_none() {
+        let down = RequestError::new(Effect::NotSent, ErrorKind::Unavailable, "connection refused");
+        let (_state, watched) = watch::channel(ConnectionState::Down(down));
+        let server = Server {
+            state: watched,
+            timeout: HANG,
+            channel: None,
+            is_one_of_several: false,
+            _reconnecting: CancellationToken::new().drop_guard(),
+        };
+        let fault = server.run(&Call::about(&INSPECT, &["x"])).await.unwrap_err();
+        assert_eq!((fault.effect, fault.message()), (Effect::NotSent, "connection refused"));
     }
 }

@@ -316,4 +316,23 @@ mod tests {
             (Some(timeout), true)
         );
     }
+
+    /// Else nothing of the time limit would be left for the master, where several of its replicas hang.
+    #[tokio::test(start_paused = true)]
+    async fn all_servers_are_asked_for_their_role_at_once() {
+        // The kernel accepts, and nobody answers.
+        let hanging = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp("127.0.0.1".to_owned(), hanging.local_addr().unwrap().port());
+        let timeout = Duration::from_secs(24 * 60 * 60);
+        let connector = Connector {
+            topology: Topology::Replicas(vec![address; 2]),
+            dialer: Dialer { login: Login::default(), tls: None, timeout },
+            sentinel_login: Login::default(),
+            cluster_retries: 0,
+        };
+        let start = tokio::time::Instant::now();
+        let fault = connector.connect(PushHandler::ignore_all()).await.err().unwrap();
+        let took = start.elapsed();
+        assert!(fault.is_transient() && took < timeout * 3 / 4, "{took:?}: {fault:?}");
+    }
 }
