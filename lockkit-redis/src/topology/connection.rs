@@ -159,16 +159,21 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    };
 
-    use lockkit_conformance::direct::{HANG, LONG, fresh_name, is_gave_up, start, try_acquire, until};
-    use lockkit_core::{Clock, ErrorKind, LockClient, backend::Backend};
+    use lockkit_conformance::direct::{
+        HANG, LONG, acquire, bounded, enqueued, fresh_name, is_gave_up, name, start, try_acquire, until,
+    };
+    use lockkit_core::{Clock, ErrorKind, LockClient, backend::Backend, support::lock};
 
     use super::*;
     use crate::{
         RedisBackend, RedisConfig,
-        tests::scripted::{Answer, FakeCluster},
-        wire::RELEASE,
+        tests::scripted::{Answer, FakeCluster, ScriptedServer, greeting},
+        wire::{HEARTBEAT, RELEASE, RENEW},
     };
 
     const CLUSTERDOWN: &str = "-CLUSTERDOWN The cluster is down\r\n";
@@ -220,5 +225,65 @@ mod tests {
         waiting.control.give_up();
         assert!(is_gave_up(&waiting.ends().await));
         assert_eq!(releases.load(SeqCst), 1);
+    }
+
+    /// Starts a cluster of two masters, where the lock "held" is free and all others are held. Returns the port of one,
+    /// and how many PINGs each of them got.
+    async fn two_masters() -> (u16, Arc<[AtomicUsize; 2]>) {
+        let (ports, pings) = (Arc::<Mutex<Vec<u16>>>::default(), Arc::<[AtomicUsize; 2]>::default());
+        for number in 0..2 {
+            let (ports, pings) = (Arc::clone(&ports), Arc::clone(&pings));
+            let node = ScriptedServer::start(|port| {
+                lock(&ports).push(port);
+                move |_, words: &[String]| {
+                    let node = |number: usize| {
+                        format!("*3\r\n$9\r\n127.0.0.1\r\n:{}\r\n$1\r\n{number}\r\n", lock(&ports)[number])
+                    };
+                    Answer::Text(match words[0].to_ascii_uppercase().as_str() {
+                        "CLUSTER" => format!(
+                            "*2\r\n*3\r\n:0\r\n:8191\r\n{}*3\r\n:8192\r\n:16383\r\n{}",
+                            node(0),
+                            node(1)
+                        ),
+                        "EVALSHA" if words[1] == RENEW.digest() => "*1\r\n:1\r\n".to_owned(),
+                        "EVALSHA" if words[1] == HEARTBEAT.digest() => {
+                            "*1\r\n*2\r\n:60000\r\n:7\r\n".to_owned()
+                        }
+                        "EVALSHA" if words[3] == "held" => ":7\r\n".to_owned(),
+                        "EVALSHA" => "*3\r\n$6\r\nqueued\r\n:60000\r\n:7\r\n".to_owned(),
+                        "PING" => {
+                            pings[number].fetch_add(1, SeqCst);
+                            return greeting(words);
+                        }
+                        _ => return greeting(words),
+                    })
+                }
+            });
+            node.await;
+        }
+        let port = lock(&ports)[0];
+        (port, pings)
+    }
+
+    /// It may serve no other request of this client, so nothing else shows that it is silent.
+    #[tokio::test]
+    async fn heartbeat_of_waiters_pings_the_master_that_publishes_to_their_client() {
+        const HEARTBEATS: usize = 10;
+        let (port, pings) = two_masters().await;
+        let counted = || [0, 1].map(|number: usize| pings[number].load(SeqCst));
+        let config = RedisConfig::cluster([format!("127.0.0.1:{port}")]).unwrap().request_timeout(HANG);
+        let session = RedisBackend::new(config).open_session(LONG, Clock::boot()).await.unwrap();
+        // A session that holds nothing would ping any master, too.
+        let held = acquire(&session, &name("held")).await;
+        let _waiting = enqueued(&session, &name("waited for")).await;
+        bounded(session.renew(std::slice::from_ref(&held))).await;
+        let before = counted();
+        for _ in 0..HEARTBEATS {
+            bounded(session.renew(std::slice::from_ref(&held))).await;
+        }
+        let after = counted();
+        let mut sent = [after[0] - before[0], after[1] - before[1]];
+        sent.sort_unstable();
+        assert_eq!(sent, [0, HEARTBEATS]);
     }
 }
