@@ -84,6 +84,8 @@ impl ServerInfo {
 
 #[cfg(test)]
 mod tests {
+    use lockkit_conformance::direct::LogText;
+
     use super::*;
 
     #[test]
@@ -106,5 +108,18 @@ mod tests {
         assert!(ServerInfo::parse("redis_version:7.0.15\r\nmaxmemory_policy:allkeys-lru\r\n").may_evict());
         assert!(!ServerInfo::parse("maxmemory_policy:noeviction\r\n").may_evict());
         assert!(!ServerInfo::parse("").may_evict());
+    }
+
+    /// Who has followed an advice is not given it again.
+    #[test]
+    fn each_advice_is_for_servers_that_need_it() {
+        let advice = |info: &str, waits_for_replicas| {
+            let log = LogText::of_this_thread(tracing::Level::INFO);
+            ServerInfo::parse(info).log_warnings(waits_for_replicas);
+            ["set appendonly yes", "set min_replicas"].map(|advice| log.text().contains(advice))
+        };
+        assert_eq!(advice("aof_enabled:0\r\nconnected_slaves:1\r\n", false), [true, true]);
+        assert_eq!(advice("aof_enabled:1\r\nconnected_slaves:1\r\n", true), [false, false]);
+        assert_eq!(advice("", false), [false, false], "nothing is known");
     }
 }
