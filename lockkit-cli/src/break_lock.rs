@@ -70,7 +70,15 @@ async fn break_holder(
         return Ok(DECLINED);
     }
     let is_broken = client.break_lock(name.as_str(), holder).await?;
-    let now = client.inspect(name.as_str()).await;
+    conclude(is_broken, client.inspect(name.as_str()).await, print)
+}
+
+/// Prints what the break has done and who holds the lock `now`, if that can be seen; returns the exit status.
+fn conclude(
+    is_broken: bool,
+    now: lockkit::Result<Inspection>,
+    mut print: impl FnMut(&str) -> Result<(), Failure>,
+) -> Result<u8, Failure> {
     print(&describe_outcome(is_broken, now.ok().as_ref()))?;
     Ok(if is_broken { BROKEN } else { CHANGED })
 }
@@ -109,7 +117,7 @@ fn ask(name: &LockName) -> Result<bool, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use lockkit::memory::MemoryServer;
+    use lockkit::{Error, ErrorKind, memory::MemoryServer};
 
     use super::*;
 
@@ -173,5 +181,51 @@ mod tests {
         let text = describe_outcome(is_broken, Some(&now));
         assert!(!is_broken && other.is_held() && text.starts_with("not broken"), "{text}");
         assert!(text.contains("now held by host"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn next_holder_that_came_during_the_question_is_not_broken() {
+        let (server, name) = (MemoryServer::new(), LockName::new("a").unwrap());
+        let client = LockClient::builder(server.backend()).build().await.unwrap();
+        let _shown = client.lock("a").unwrap().acquire().await.unwrap();
+        let next = LockClient::builder(server.backend()).build().await.unwrap();
+        let lock = next.lock("a").unwrap();
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let operator = LockClient::builder(server.backend()).build().await.unwrap();
+        while operator.inspect("a").await.unwrap().waiters.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let hand_over = || Ok(server.expire_holder(&name));
+        assert_eq!(break_holder(&operator, &name, hand_over, |_| Ok(())).await.unwrap(), CHANGED);
+        let granted = waiter.await.unwrap().unwrap();
+        assert!(granted.is_held());
+    }
+
+    #[test]
+    fn broken_lock_that_cannot_be_looked_at_again_is_broken() {
+        for (is_broken, text, status) in [(true, "broken", BROKEN), (false, "not broken", CHANGED)] {
+            let unseen = Err(Error::new(ErrorKind::Unavailable, "inspect"));
+            let mut printed = String::new();
+            let keep = |line: &str| {
+                printed += line;
+                Ok(())
+            };
+            assert_eq!(conclude(is_broken, unseen, keep).unwrap(), status);
+            assert!(printed.starts_with(text), "{printed}");
+        }
+    }
+
+    #[test]
+    fn outcome_names_the_holder_or_who_comes_next() {
+        let outcome = |holder: Option<&str>, waiters: &[&str]| {
+            let holder = holder.map(|entry| Contender::new(entry, None, None));
+            let waiters = waiters.iter().map(|entry| Contender::new(*entry, None, None));
+            describe_outcome(true, Some(&Inspection::new(holder, waiters.collect())))
+        };
+        assert_eq!(outcome(Some("h"), &["w"]), "broken; now held by another program (entry \"h\")");
+        assert_eq!(outcome(None, &[]), "broken; now free");
+        assert_eq!(outcome(None, &["w"]), "broken; next: another program (entry \"w\")");
+        let three = outcome(None, &["w1", "w2", "w3"]);
+        assert_eq!(three, "broken; next: another program (entry \"w1\"); and 2 more");
     }
 }

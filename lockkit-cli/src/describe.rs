@@ -202,4 +202,11 @@ mod tests {
             assert_ne!(identity(&before), identity(&after), "{after:?}");
         }
     }
+
+    #[test]
+    fn moment_beyond_the_calendar_is_not_shown() {
+        let since = |since_ms| contender_as_json(&contender("x", since_ms))["since"].clone();
+        assert_eq!(since(253_402_300_799_999), "9999-12-31T23:59:59Z");
+        assert_eq!(since(253_402_300_800_000), Value::Null);
+    }
 }

@@ -178,4 +178,30 @@ mod tests {
         let failure = show_changes(next, show, say).await;
         assert_eq!((failure.status, shown.get(), said.get()), (DENIED, 1, 2));
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_store_is_asked_after_a_pause_each_time() {
+        let begin = tokio::time::Instant::now();
+        let asked = Cell::new(0);
+        let answer = async || {
+            asked.set(asked.get() + 1);
+            let kind = if asked.get() > 3 { ErrorKind::Denied } else { ErrorKind::Unavailable };
+            Err::<Inspection, Error>(Error::new(kind, "inspect"))
+        };
+        let show = |_: &Inspection| Ok(());
+        let failure = show_changes(answer, show, |_: &Error| ()).await;
+        assert_eq!((failure.status, asked.get()), (DENIED, 4));
+        assert!(begin.elapsed() >= 3 * WATCH_PAUSE, "{:?}", begin.elapsed());
+    }
+
+    #[test]
+    fn waiters_are_numbered_in_the_order_of_the_queue() {
+        let name = LockName::new("a").unwrap();
+        let waiters = ["w1", "w2"].map(|entry| Contender::new(entry, None, None));
+        let text = as_text(&name, &Inspection::new(None, waiters.into()));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "\"a\" is held by nobody yet");
+        assert_eq!(lines[1], "1. waits: another program (entry \"w1\")");
+        assert_eq!(lines[2..], ["2. waits: another program (entry \"w2\")"]);
+    }
 }

@@ -323,4 +323,28 @@ mod tests {
             assert!(expected.iter().all(|part| text.contains(part)), "{expected:?}: {text}");
         }
     }
+
+    #[tokio::test]
+    async fn lost_lock_is_a_fault_although_it_needs_no_renewals() {
+        let server = MemoryServer::new();
+        let client = LockClient::builder(server.backend()).build().await.unwrap();
+        let guard = client.lock("a").unwrap().acquire().await.unwrap();
+        let health = Health { ttl: Duration::MAX, ..Health::default() };
+        let found = || text_of(|report| add_renewals(&health, &guard, DURATION_MIN, report));
+        assert!(found().contains("fine     renew: not needed"), "{}", found());
+        server.expire_all();
+        assert!(guard.lost().await.is_lost());
+        assert!(found().contains("fault    renew"), "{}", found());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn process_that_was_late_once_is_late() {
+        let until = TimerInstant::now() + DURATION_MIN;
+        let pause_of_the_host = async {
+            sleep(Duration::from_secs(1)).await;
+            tokio::time::advance(LATE * 4).await;
+        };
+        let (health, ()) = tokio::join!(sample(None, until), pause_of_the_host);
+        assert!(health.late > LATE, "{health:?}");
+    }
 }

@@ -146,6 +146,7 @@ mod tests {
     use lockkit::memory::MemoryServer;
 
     use super::*;
+    use crate::exit::CONFIG;
 
     async fn client(server: &MemoryServer) -> LockClient {
         let builder = LockClient::builder(server.backend()).clock(lockkit::Clock::tokio());
@@ -224,5 +225,20 @@ mod tests {
         let mut report = Report::new(&BackendUrl::parse("memory:").unwrap());
         check_ttl(&client, Duration::from_secs(1), &mut report);
         assert!(report.status() == 1, "the examined client was granted more: {}", report.as_text());
+    }
+
+    #[tokio::test]
+    async fn remedy_of_a_store_that_is_not_reached_depends_on_the_reason() {
+        for (status, remedy) in [
+            (UNAVAILABLE, "check address and port"),
+            (DENIED, "check the user and the password"),
+            (CONFIG, "correct what the error names"),
+        ] {
+            let mut report = Report::new(&BackendUrl::parse("memory:").unwrap());
+            let open = async || Err::<LockClient, Failure>(Failure::new(status, "why"));
+            assert!(connect(open, &mut report).await.is_none());
+            let text = report.as_text();
+            assert!(text.contains(&format!("fault    reach: why\n         -> {remedy}")), "{text}");
+        }
     }
 }

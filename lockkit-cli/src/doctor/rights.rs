@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockkit::{Error, ErrorKind, FencingToken, LockClient, LockGuard, Metadata, Result};
+use lockkit::{Error, ErrorKind, FencingToken, LockClient, LockGuard, Metadata, Result, backend::ListedLock};
 use tokio::time::{sleep, timeout};
 
 use super::report::{Level, Report};
@@ -74,19 +74,24 @@ async fn inspect(client: &LockClient, name: &str, is_held: bool, report: &mut Re
 
 async fn list(client: &LockClient, name: &str, is_held: bool, report: &mut Report) {
     let mut listing = client.list(name);
-    let listed = async {
-        while let Some(page) = listing.next_page().await? {
-            if page.iter().any(|lock| lock.name.as_ref().is_some_and(|listed| listed.as_str() == name)) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    };
-    match step("list locks", listed).await {
+    match step("list locks", is_listed(name, async || listing.next_page().await)).await {
         Ok(found) if found == is_held => report.fine("list", "locks can be listed"),
         Ok(_) => report.add("list", Level::Fault, "the list lacks a lock that is held", EXAMINE_AGAIN),
         Err(error) => add_error(report, "list", &error),
     }
+}
+
+/// Whether a lock is on one of the pages of a listing.
+async fn is_listed(
+    name: &str,
+    mut next_page: impl AsyncFnMut() -> Result<Option<Vec<ListedLock>>>,
+) -> Result<bool> {
+    while let Some(page) = next_page().await? {
+        if page.iter().any(|lock| lock.name.as_ref().is_some_and(|listed| listed.as_str() == name)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Hands the lock over to a waiter.
@@ -207,7 +212,7 @@ pub(super) fn add_error(report: &mut Report, check: &'static str, error: &Error)
 
 #[cfg(test)]
 mod tests {
-    use lockkit::{Clock, backend::BackendUrl, memory::MemoryServer};
+    use lockkit::{Clock, LockName, backend::BackendUrl, memory::MemoryServer};
 
     use super::*;
 
@@ -236,5 +241,36 @@ mod tests {
         );
         assert_eq!(level(8, HANDOFF_SLOW * 2), Level::Warning);
         assert_eq!(level(7, HANDOFF_SLOW * 2), Level::Fault);
+    }
+
+    #[tokio::test]
+    async fn lock_is_looked_for_on_every_page() {
+        let lock = |name: &str| ListedLock::new(Some(LockName::new(name).unwrap()), name);
+        for (pages, expected) in [
+            (vec![vec![], vec![lock("ab"), lock("a")]], true),
+            (vec![vec![lock("ab")], vec![]], false),
+            (vec![], false),
+        ] {
+            let mut pages = pages.into_iter();
+            let found = is_listed("a", async || Ok::<_, Error>(pages.next())).await.unwrap();
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn failed_operation_is_a_fault_with_a_remedy_unless_the_store_lacks_it() {
+        for (kind, level, remedy) in [
+            (ErrorKind::Unsupported, "note ", ""),
+            (ErrorKind::Denied, "fault", "give the user of the URL this right"),
+            (ErrorKind::Unavailable, "fault", "check its load"),
+            (ErrorKind::Lost, "fault", "see what the error names"),
+        ] {
+            let mut report = Report::new(&BackendUrl::parse("memory:").unwrap());
+            add_error(&mut report, "list", &Error::new(kind, "list locks"));
+            let text = report.as_text();
+            let is_named = text.contains(&format!("\n{level}    list: "));
+            assert!(is_named && text.contains(remedy), "{kind:?}: {text}");
+            assert_eq!(text.contains("\n         -> "), !remedy.is_empty(), "{text}");
+        }
     }
 }

@@ -178,4 +178,14 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn file_that_cannot_be_opened_does_not_count_as_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        // It names itself.
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        let refused = ConfigFile::read_from(&path).unwrap_err();
+        assert!(refused.status == CONFIG && refused.message.contains("config.toml"), "{}", refused.message);
+    }
 }

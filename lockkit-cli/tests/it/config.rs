@@ -81,4 +81,7 @@ fn password_file_and_ttl_of_the_file_are_used() {
     let mut wrong = home.run(&["a"], "echo ran");
     wrong.env_remove("LOCKKIT_BACKEND").env("LOCKKIT_PASSWORD", "hunter3");
     assert_eq!(done(wrong).status, 77);
+    // The file of the arguments counts before both.
+    fs::write(home.path("wrong"), "hunter3\n").unwrap();
+    assert_eq!(run(&home, &["--password-file", "wrong", "a"]).status, 77);
 }

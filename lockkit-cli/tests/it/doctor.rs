@@ -170,6 +170,13 @@ mod redis {
     }
 
     #[test]
+    fn warnings_about_a_store_that_is_not_reached_are_findings() {
+        let found = Examined::store("redis://127.0.0.1:1?connect_timeout=3s", "");
+        assert_eq!((found.status, found.levels("reach")), (2, vec!["fault"]), "{:#?}", found.findings);
+        found.assert_found("set-up", "warning", "no new session yet");
+    }
+
+    #[test]
     fn old_servers_and_replicas_are_faults() {
         let old = OldRedis::start("5.0.14").unwrap();
         Examined::store(&old.url(), "").assert_found("reach", "fault", "5.0.14");

@@ -249,6 +249,7 @@ fn lock_file_cannot_be_broken() {
     assert_eq!(refused.status, 78);
     assert!(refused.message().contains("end its holder"), "{}", refused.stderr);
     assert!(refused.stdout.contains("\"a\" is held by host"), "{}", refused.stdout);
+    assert!(refused.stdout.contains("\nwho waits for it cannot be seen"), "{}", refused.stdout);
     assert_eq!(done(home.lockkit(["who", "a"])).status, 0);
 }
 

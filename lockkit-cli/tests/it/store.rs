@@ -1,6 +1,12 @@
 //! Which store is used, and that none is used in silence.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+use std::{
+    ffi::OsStr,
+    fs,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    path::Path,
+    process::Command,
+};
 
 use crate::harness::{Done, Home, done};
 
@@ -90,4 +96,38 @@ fn of_user_database(id: u32) -> String {
     let users = fs::read_to_string("/etc/passwd").unwrap();
     let user = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
     user.into_iter().find(|fields| fields[2] == id.to_string()).unwrap()[5].to_owned()
+}
+
+#[test]
+fn variable_that_is_no_text_is_not_passed_over() {
+    for variable in ["LOCKKIT_BACKEND", "LOCKKIT_PASSWORD"] {
+        let home = Home::new();
+        let mut command = home.run(&["--backend", "etcd://me@127.0.0.1:1", "-n", "a"], "echo ran");
+        command.env(variable, OsStr::from_bytes(b"file:///locks\xff"));
+        let refused = done(command);
+        assert_eq!((refused.status, &*refused.stdout), (78, ""), "{}", refused.stderr);
+        assert!(refused.message().contains(&format!("{variable} is not valid UTF-8")), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn own_folder_may_have_characters_that_mean_something_in_a_url() {
+    let home = Home::new();
+    let state = home.path("50%41 ?#ü");
+    let mut command = home.run(&["--local", "a"], "exit 0");
+    command.env("XDG_STATE_HOME", &state);
+    let ran = done(command);
+    assert_eq!((ran.status, &*ran.stderr), (0, ""));
+    assert!(state.join("lockkit/locks/a.lock").exists());
+}
+
+#[test]
+fn own_folder_is_not_one_of_the_current_folder() {
+    let home = Home::new();
+    let mut command = home.run(&["--local", "a"], "echo ran");
+    command.env_remove("XDG_STATE_HOME").env("HOME", "here");
+    let refused = done(command);
+    assert_eq!((refused.status, &*refused.stdout), (78, ""), "{}", refused.stderr);
+    assert!(refused.message().contains("is relative"), "{}", refused.stderr);
+    assert!(!home.path("here").exists());
 }
