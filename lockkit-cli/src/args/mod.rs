@@ -187,12 +187,30 @@ pub(crate) struct DoctorArguments {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{CommandFactory, error::ErrorKind};
 
     use super::*;
 
     #[test]
     fn command_line_definition_is_valid() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn arguments_that_contradict_each_other_are_refused() {
+        for line in [
+            "lockkit run --nonblock --timeout 1 a -- x",
+            "lockkit run --at-least 1h --once-per 1d a -- x",
+            "lockkit run --once-per 1d --max-hold 1h a -- x",
+            "lockkit run --command x a -- x",
+            "lockkit who --local --backend file:///locks a",
+            "lockkit who --local --password-file p a",
+            "lockkit doctor --local file:///locks",
+            "lockkit doctor --local --password-file p",
+            "lockkit ls --quiet --verbose",
+        ] {
+            let refused = Arguments::try_parse_from(line.split(' ')).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::ArgumentConflict, "{line}: {refused}");
+        }
     }
 }
