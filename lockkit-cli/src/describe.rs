@@ -209,4 +209,12 @@ mod tests {
         assert_eq!(since(253_402_300_799_999), "9999-12-31T23:59:59Z");
         assert_eq!(since(253_402_300_800_000), Value::Null);
     }
+
+    #[test]
+    fn lifetime_of_the_holder_is_shown() {
+        let holder = Contender::new("k", None, None).with_remaining(Duration::from_millis(3_900));
+        let text = describe_holder(&Inspection::new(Some(holder), Vec::new())).unwrap();
+        assert_eq!(text, "another program (entry \"k\"); expires in 3s unless renewed");
+        assert_eq!(describe_holder(&Inspection::default()), None);
+    }
 }

@@ -43,6 +43,7 @@ mod tests {
             "redis://:hunter2@h",
             "etcd://me:hunter2@h:port",
             "etcd://me:hunter2#@h",
+            "redis://me@example.com:hunter2@h",
             "redis://h?password=hunter2",
         ] {
             let refused = parse_name(url).unwrap_err();

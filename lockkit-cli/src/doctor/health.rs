@@ -347,4 +347,15 @@ mod tests {
         let (health, ()) = tokio::join!(sample(None, until), pause_of_the_host);
         assert!(health.late > LATE, "{health:?}");
     }
+
+    #[tokio::test]
+    async fn renewal_that_is_not_due_is_not_missed() {
+        let client = LockClient::builder(MemoryServer::new().backend()).build().await.unwrap();
+        let guard = client.lock("a").unwrap().acquire().await.unwrap();
+        let health = Health { ttl: DURATION_MAX * 9, ..Health::default() };
+        for (duration, expected) in [(DURATION_MIN, "fault    renew"), (DURATION_MAX, "note     renew")] {
+            let text = text_of(|report| add_renewals(&health, &guard, duration, report));
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+    }
 }

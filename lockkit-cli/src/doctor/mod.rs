@@ -43,12 +43,7 @@ pub(crate) async fn doctor(arguments: DoctorArguments, collector: &Collector) ->
     let configured = ConfiguredStore::to(&store, Some(asked.min(TTL_EXAMINED_MAX)), Some("lockkit doctor"))?;
     let mut report = Report::new(&BackendUrl::parse(store.url())?);
     if let Some(clients) = connect(async || configured.open().await, &mut report).await {
-        let [one, other] = &clients;
-        check_ttl(one, asked, &mut report);
-        examine(one, other, asked, collector, &mut report).await;
-        for client in &clients {
-            let _ = client.close().await;
-        }
+        examine_and_close(clients, asked, collector, &mut report).await;
     } else {
         add_warnings(collector, &mut report);
     }
@@ -107,6 +102,21 @@ fn check_ttl(client: &LockClient, asked: Duration, report: &mut Report) {
             "ttl",
             format!("{asked:?}; the store allows {:?} to {}", info.ttl_min, seconds(info.ttl_max)),
         );
+    }
+}
+
+/// Examines a store with two clients, and closes them: a session that is left would last for a ttl.
+async fn examine_and_close(
+    clients: [LockClient; 2],
+    asked: Duration,
+    collector: &Collector,
+    report: &mut Report,
+) {
+    let [one, other] = &clients;
+    check_ttl(one, asked, report);
+    examine(one, other, asked, collector, report).await;
+    for client in &clients {
+        let _ = client.close().await;
     }
 }
 
@@ -239,6 +249,26 @@ mod tests {
             assert!(connect(open, &mut report).await.is_none());
             let text = report.as_text();
             assert!(text.contains(&format!("fault    reach: why\n         -> {remedy}")), "{text}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_session_stays_behind_an_examination() {
+        let server = MemoryServer::new();
+        let clients = [client(&server).await, client(&server).await];
+        let mut report = Report::new(&BackendUrl::parse("memory:").unwrap());
+        examine_and_close(clients, TTL_DEFAULT, &Collector::default(), &mut report).await;
+        assert_eq!(server.sessions(), 0);
+        assert!(server.is_empty() && report.status() == 0, "{}", report.as_text());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ttl_at_a_bound_is_fine() {
+        let client = client(&MemoryServer::new()).await;
+        for asked in [client.ttl(), client.info().ttl_max] {
+            let mut report = Report::new(&BackendUrl::parse("memory:").unwrap());
+            check_ttl(&client, asked, &mut report);
+            assert_eq!(report.status(), 0, "{}", report.as_text());
         }
     }
 }

@@ -156,4 +156,10 @@ mod tests {
         assert!(!may_hold_password("etcd://me@h:1"));
         assert!(!may_hold_password("file:///locks"));
     }
+
+    #[test]
+    fn user_with_an_empty_password_gets_that_of_the_file() {
+        let url = BackendUrl::parse(&url_with("etcd://me:@h:1", "hunter2").unwrap()).unwrap();
+        assert_eq!((url.user(), url.password()), (Some("me"), Some("hunter2")));
+    }
 }

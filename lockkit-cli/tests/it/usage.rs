@@ -60,6 +60,18 @@ fn missing_login_is_explained() {
     assert!(wrong.status == 77 && !wrong.message().contains("LOCKKIT_PASSWORD"), "{}", wrong.stderr);
 }
 
+#[cfg(feature = "redis")]
+#[test]
+fn password_of_the_url_is_not_replaced_by_that_of_the_variable() {
+    let home = Home::new();
+    let redis = crate::harness::redis_with_password("hunter2");
+    let mut who = home.lockkit(["who", "a"]);
+    let url = redis.url().replace("redis://", "redis://default:hunter2@");
+    who.env("LOCKKIT_BACKEND", url).env("LOCKKIT_PASSWORD", "hunter3");
+    let found = done(who);
+    assert_eq!(found.stdout, "\"a\" is free\n", "{}", found.stderr);
+}
+
 /// Commands whose result is text.
 const PRINTING: [&[&str]; 4] = [&["who", "a"], &["completions", "bash"], &["man"], &["hold", "b"]];
 
