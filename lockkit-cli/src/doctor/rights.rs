@@ -273,4 +273,13 @@ mod tests {
             assert_eq!(text.contains("\n         -> "), !remedy.is_empty(), "{text}");
         }
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn operation_without_an_answer_ends_after_its_own_time_limit() {
+        let begin = tokio::time::Instant::now();
+        let error = step("inspect", std::future::pending::<Result<()>>()).await.unwrap_err();
+        let took = begin.elapsed();
+        assert!(error.kind() == ErrorKind::Unavailable && error.to_string().contains("inspect"), "{error}");
+        assert!(took > STEP_MAX && took < STEP_MAX * 2, "{took:?}");
+    }
 }

@@ -170,6 +170,18 @@ mod redis {
     }
 
     #[test]
+    fn password_file_and_the_ttl_of_the_url_are_used() {
+        let (home, redis) = (Home::new(), redis_with_password("hunter2"));
+        std::fs::write(home.path("password"), "hunter2\n").unwrap();
+        std::fs::create_dir_all(home.path("config/lockkit")).unwrap();
+        std::fs::write(home.path("config/lockkit/config.toml"), "ttl = 47\n").unwrap();
+        let url = redis.url().replace("redis://", "redis://default@") + "?ttl=20s";
+        let found = Examined::by(home.lockkit(["doctor", "--json", "--password-file", "password", &url]));
+        assert_eq!(found.levels("reach"), ["fine"], "{:#?}", found.findings);
+        found.assert_found("ttl", "fine", "20s; the store allows");
+    }
+
+    #[test]
     fn warnings_about_a_store_that_is_not_reached_are_findings() {
         let found = Examined::store("redis://127.0.0.1:1?connect_timeout=3s", "");
         assert_eq!((found.status, found.levels("reach")), (2, vec!["fault"]), "{:#?}", found.findings);

@@ -114,3 +114,15 @@ fn init_of_a_store_without_set_up_is_refused() {
     assert_eq!(refused.status, 64);
     assert!(refused.message().contains("needs no set-up"), "{}", refused.stderr);
 }
+
+#[test]
+fn init_uses_the_password_file() {
+    let nodes = Nodes::start();
+    for node in 0..3 {
+        nodes.masters.node(node).cli(&["CONFIG", "SET", "requirepass", "hunter2"]).unwrap();
+    }
+    std::fs::write(nodes.home.path("password"), "hunter2\n").unwrap();
+    let url = nodes.url.replace("redlock://", "redlock://default@");
+    let set_up = done(nodes.home.lockkit(["init", "--password-file", "password", &url]));
+    assert_eq!((set_up.status, set_up.message()), (0, "lockkit: the store is set up"));
+}
