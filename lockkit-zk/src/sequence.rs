@@ -71,7 +71,9 @@ pub(crate) fn in_order(children: Vec<String>) -> Vec<String> {
     // Wrapped differences order only numbers close to each other, so all are compared with the lowest.
     let first = numbered.iter().map(|(number, _)| *number).min_by(|one, other| compare(*one, *other));
     if let Some(first) = first {
-        numbered.sort_by_key(|(number, _)| number.wrapping_sub(first));
+        let place = |number: i32| number.wrapping_sub(first);
+        // With the same number the names decide, as for a contender that looks for its position.
+        numbered.sort_by(|one, other| (place(one.0), &one.1).cmp(&(place(other.0), &other.1)));
     }
     numbered.into_iter().map(|(_, child)| child).collect()
 }
@@ -153,6 +155,7 @@ mod tests {
         for children in [[one.clone(), other.clone()], [other.clone(), one.clone()]] {
             assert_eq!(queue_position(&children, &one), QueuePosition::First);
             assert_eq!(queue_position(&children, &other), QueuePosition::Behind(one.clone()));
+            assert_eq!(in_order(children.to_vec()), [one.clone(), other.clone()]);
         }
     }
 
