@@ -65,15 +65,21 @@ pub(crate) async fn explained(config: &ZkConfig, error: RequestError) -> Request
         reasons.push(format!("{server}: {}", finding.why));
     }
     let message = format!("{}: {}", error.message(), reasons.join("; "));
-    // Only if it is true of all: a client that waits for the store must not give up for one of its servers.
-    let all = |of: Cause| !causes.is_empty() && causes.iter().all(|cause| *cause == of);
-    if all(Cause::Distrust) {
-        return RequestError::new(Effect::Refused, ErrorKind::Denied, message);
+    match lasting(&causes) {
+        None => error.with_message(message),
+        Some(ErrorKind::InvalidConfig) => RequestError::invalid_config(message),
+        Some(kind) => RequestError::new(Effect::Refused, kind, message),
     }
-    if all(Cause::OtherProtocol) {
-        return RequestError::invalid_config(message);
+}
+
+/// The kind of an error that lasts; `None` if a server may open a session later: a client that waits for the store must
+/// not give up for the others.
+fn lasting(causes: &[Cause]) -> Option<ErrorKind> {
+    if causes.is_empty() || causes.contains(&Cause::Temporary) {
+        return None;
     }
-    error.with_message(message)
+    let is_denied = causes.contains(&Cause::Distrust);
+    Some(if is_denied { ErrorKind::Denied } else { ErrorKind::InvalidConfig })
 }
 
 async fn ask(server: &str, tls: Option<&Tls>, time_limit: Duration) -> Finding {
@@ -249,6 +255,20 @@ mod tests {
         let explained = explained(&config, RequestError::no_reply()).await;
         assert_eq!(explained.message().matches("does not answer").count(), 3, "{}", explained.message());
         assert!(started.elapsed() < 3 * ANSWER_MAX, "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn error_lasts_if_no_server_may_open_a_session_later() {
+        use Cause::{Distrust, OtherProtocol, Temporary};
+        for (causes, kind) in [
+            (&[][..], None),
+            (&[Distrust, Temporary], None),
+            (&[Temporary, OtherProtocol], None),
+            (&[OtherProtocol, OtherProtocol], Some(ErrorKind::InvalidConfig)),
+            (&[Distrust, OtherProtocol], Some(ErrorKind::Denied)),
+        ] {
+            assert_eq!(lasting(causes), kind);
+        }
     }
 
     /// As a server may do that has no TLS.
