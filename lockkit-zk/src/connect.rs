@@ -82,7 +82,11 @@ fn refused_login(config: &ZkConfig) -> String {
 }
 
 fn missing_permission(config: &ZkConfig) -> String {
-    let root = format!("{}{}", config.chroot, config.layout().directory());
+    let layout = config.layout();
+    let root = match layout.directory() {
+        "/" if !config.chroot.is_empty() => config.chroot.clone(),
+        directory => format!("{}{directory}", config.chroot),
+    };
     let who = match &config.login {
         None => "without a login".to_owned(),
         // The servers may go on without a login that they refuse.
@@ -155,8 +159,13 @@ mod tests {
             message.contains("in /prod/lockkit ") && message.contains("`getAcl /prod/lockkit`"),
             "{message}"
         );
-        let message = missing_permission(&config.root("/jobs").unwrap());
+        let message = missing_permission(&config.clone().root("/jobs").unwrap());
         assert!(message.contains("in /prod/jobs ") && message.contains("`getAcl /prod/jobs`"), "{message}");
+        // The shell refuses a path that ends with a slash, but for the root.
+        let message = missing_permission(&config.clone().root("/").unwrap());
+        assert!(message.contains("in /prod ") && message.contains("`getAcl /prod`"), "{message}");
+        let message = missing_permission(&ZkConfig::new(["h"]).unwrap().root("/").unwrap());
+        assert!(message.contains("in / ") && message.contains("`getAcl /`"), "{message}");
     }
 
     /// A wrong password is refused by SASL; by the scheme digest it is another identity.
