@@ -34,6 +34,7 @@ use crate::{
         session::RedlockSession,
         wire::{RecordState, read_record, record_state, write_record},
     },
+    wire::lifetime_ms,
 };
 
 /// Longest time for which a record is kept: a hundred years. Later instants are not exact in Lua.
@@ -95,7 +96,7 @@ impl RedlockSession {
 
     async fn write_record(&self, grant: &Grant, record: &str, keep: Duration) -> Result<bool, RequestError> {
         let Some(won) = self.held(grant)? else { return Ok(false) };
-        let keep = u64::try_from(keep.min(KEEP_MAX).as_millis()).unwrap_or(u64::MAX).max(1);
+        let keep = lifetime_ms(keep.min(KEEP_MAX));
         self.write_held(write_record(&won.attempt, won.token, won.next_write(), record, keep)).await
     }
 }
