@@ -51,8 +51,10 @@ fn first_line(file: &Path) -> Result<String, RequestError> {
         return Err(failed(&"it is no regular file"));
     }
     let opened = fs::File::open(file);
-    let read = opened.and_then(|file| file.take(PASSWORD_BYTES_MAX).read_to_string(&mut text));
-    read.map_err(|cause| failed(&cause))?;
+    let read = opened.and_then(|file| file.take(PASSWORD_BYTES_MAX + 1).read_to_string(&mut text));
+    if read.map_err(|cause| failed(&cause))? as u64 > PASSWORD_BYTES_MAX {
+        return Err(failed(&format_args!("it is longer than {PASSWORD_BYTES_MAX} bytes")));
+    }
     match text.lines().next() {
         Some(password) if !password.is_empty() => Ok(password.to_owned()),
         _ => Err(failed(&"its first line is empty")),
@@ -83,6 +85,18 @@ impl fmt::Debug for Login {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A part of it would be a wrong password.
+    #[test]
+    fn password_file_that_is_too_long_is_refused() {
+        let file = std::env::temp_dir().join(format!("lockkit-{:x}", fastrand::u64(..)));
+        let are_read = [PASSWORD_BYTES_MAX, PASSWORD_BYTES_MAX + 1].map(|length| {
+            fs::write(&file, "x".repeat(usize::try_from(length).unwrap())).unwrap();
+            Password::File(file.clone()).read().is_ok()
+        });
+        fs::remove_file(&file).unwrap();
+        assert_eq!(are_read, [true, false]);
+    }
 
     #[test]
     fn password_file_that_is_a_pipe_is_refused() {
