@@ -206,7 +206,8 @@ impl OncePer {
         let unexpected = |what: String| {
             Err(Error::new(ErrorKind::Unexpected, "once per").with_lock(self.lock.name()).with_message(what))
         };
-        let Ok(begun) = record.parse::<u64>().map(Duration::from_millis) else {
+        let written = record.parse::<u64>().ok().filter(|begun| begun.to_string() == record);
+        let Some(begun) = written.map(Duration::from_millis) else {
             return unexpected("the record is no period that this library writes".into());
         };
         match begun.checked_sub(start) {

@@ -261,7 +261,7 @@ async fn record_that_is_no_period_is_an_error() {
     let (server, start) = (MemoryServer::new(), Instant::now());
     let holder = session(&server).await;
     let work = work(&client(&server).await, start, Duration::ZERO);
-    for record in ["", "yesterday", "-1", "3600000.0"] {
+    for record in ["", "yesterday", "-1", "+3600000", "3600000.0"] {
         let grant = granted(&*holder, NAME).await;
         assert!(holder.records().unwrap().write(&grant, record, PERIOD).await.unwrap());
         holder.release(&grant).await.unwrap();
