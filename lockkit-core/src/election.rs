@@ -111,7 +111,7 @@ impl Election {
 
     async fn campaign_within(&self, value: String, policy: WaitPolicy) -> Result<Option<Leadership>> {
         let mut request = LockRequest::new(self.name.clone());
-        request.proposal = Some(proposal(&self.name, value, 1)?);
+        request.proposal = Some(proposal("campaign", &self.name, value, 1)?);
         let share = self.client.keeper().acquire(&request, policy).await?;
         Ok(share.map(|share| Leadership::new(LockGuard::new(Arc::clone(&self.client), share))))
     }
@@ -283,7 +283,7 @@ impl Leadership {
     ///
     /// Once polled, the value is proclaimed in the background even if the future is dropped.
     pub async fn proclaim(&self, value: impl Into<String>) -> Result<()> {
-        let mut next = proposal(self.name(), value.into(), 0)?;
+        let mut next = proposal("proclaim", self.name(), value.into(), 0)?;
         next.number = self.last_number.fetch_add(1, Ordering::AcqRel) + 1;
         self.guard.proclaim(&self.proclaims, next).await
     }
@@ -322,9 +322,9 @@ impl fmt::Debug for Leadership {
     }
 }
 
-fn proposal(name: &LockName, value: String, number: u64) -> Result<Proposal> {
+fn proposal(operation: &'static str, name: &LockName, value: String, number: u64) -> Result<Proposal> {
     if value.len() > PROPOSAL_BYTES_MAX {
-        return Err(Error::new(ErrorKind::InvalidConfig, "campaign").with_lock(name).with_message(format!(
+        return Err(Error::new(ErrorKind::InvalidConfig, operation).with_lock(name).with_message(format!(
             "a value has at most {PROPOSAL_BYTES_MAX} bytes, this one has {}",
             value.len()
         )));

@@ -21,8 +21,11 @@ use crate::{
 /// The requests of an operator.
 impl Keeper {
     pub(crate) async fn inspect(&self, name: LockName) -> Result<Inspection> {
-        self.ask("inspect", move |backend| async move { admin(&*backend, "inspect")?.inspect(&name).await })
-            .await
+        self.ask("inspect", move |backend| async move {
+            let admin = admin(&*backend, "inspect").map_err(|error| error.with_lock(&name))?;
+            admin.inspect(&name).await
+        })
+        .await
     }
 
     pub(crate) async fn list(&self, prefix: Arc<str>, after: Option<String>, limit: usize) -> Result<Page> {
@@ -38,7 +41,8 @@ impl Keeper {
         self.ask("break", move |backend| {
             // A client that closes waits for it, as for its claims: the client's own thread ends after that.
             tasks.track_future(async move {
-                let breaking = admin(&*backend, "break")?.break_lock(&name, &holder);
+                let admin = admin(&*backend, "break").map_err(|error| error.with_lock(&name))?;
+                let breaking = admin.break_lock(&name, &holder);
                 let broken = caught("break", breaking).await.unwrap_or_else(Err);
                 contained(|| audit(&name, &holder, &broken));
                 broken

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use lockkit_core::{
-    Clock, ErrorKind, LockClient, LockName, Result,
+    Clock, Error, ErrorKind, LockClient, LockName, Result,
     backend::{Admin, Backend, BackendInfo, Contender, Inspection, Lifetime, Session},
     memory::{MemoryBackend, MemoryServer},
 };
@@ -162,12 +162,15 @@ impl Admin for InspectOnly {
 async fn backend_without_these_powers_refuses() {
     let holder = Contender::new("entry", None, None);
     let none = Scripted::new(Lifetime::Session).client().await;
-    assert_eq!(kind(none.inspect(NAME).await), ErrorKind::Unsupported);
+    let unsupported = |error: Error| {
+        assert_eq!((error.kind(), error.lock().unwrap().as_str()), (ErrorKind::Unsupported, NAME), "{error}");
+    };
+    unsupported(none.inspect(NAME).await.unwrap_err());
     let inspect_only = InspectOnly(MemoryServer::new().backend());
     let inspected = LockClient::builder(inspect_only).ttl(TTL).clock(Clock::tokio()).build().await.unwrap();
     assert!(inspected.inspect(NAME).await.unwrap().holder.is_none());
     for client in [none, inspected] {
-        assert_eq!(kind(client.break_lock(NAME, &holder).await), ErrorKind::Unsupported);
+        unsupported(client.break_lock(NAME, &holder).await.unwrap_err());
         assert_eq!(kind(client.list("").next_page().await), ErrorKind::Unsupported);
     }
 }

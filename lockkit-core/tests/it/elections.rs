@@ -293,10 +293,12 @@ async fn a_value_that_is_too_long_is_refused() {
     let server = MemoryServer::new();
     let election = client(&server).await.election(NAME).unwrap();
     let long = "x".repeat(PROPOSAL_BYTES_MAX + 1);
-    assert_eq!(kind(election.campaign(long.clone()).await), ErrorKind::InvalidConfig);
+    let refused = election.campaign(long.clone()).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.operation()), (ErrorKind::InvalidConfig, "campaign"));
     assert!(server.is_empty());
     let leadership = election.campaign("\u{1}".repeat(PROPOSAL_BYTES_MAX)).await.unwrap();
-    assert_eq!(kind(leadership.proclaim(long).await), ErrorKind::InvalidConfig);
+    let refused = leadership.proclaim(long).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.operation()), (ErrorKind::InvalidConfig, "proclaim"));
     assert!(leadership.is_leader());
 }
 
