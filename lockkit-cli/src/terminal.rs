@@ -48,8 +48,13 @@ impl Terminal {
     /// Makes the job the foreground group, if this process is in the foreground; returns whether the job has the
     /// terminal.
     pub(crate) fn give_to(&mut self, job: Group) -> bool {
-        if !self.given && self.is_ours() {
-            self.given = tcsetpgrp(&self.tty, job.id()).is_ok();
+        match tcgetpgrp(&self.tty) {
+            Ok(foreground) if foreground == self.own => {
+                self.given = tcsetpgrp(&self.tty, job.id()).is_ok();
+            }
+            // A shell that saw only this process stop, and not its job, has taken the terminal.
+            Ok(foreground) if foreground != job.id() => self.given = false,
+            _ => {}
         }
         self.given
     }
@@ -59,11 +64,6 @@ impl Terminal {
         if std::mem::take(&mut self.given) {
             let _ = tcsetpgrp(&self.tty, self.own);
         }
-    }
-
-    /// Whether this process is in the foreground.
-    fn is_ours(&self) -> bool {
-        tcgetpgrp(&self.tty).is_ok_and(|foreground| foreground == self.own)
     }
 
     /// Whether a shell with job control, in another group of the session, would continue this process if it stopped.

@@ -196,6 +196,24 @@ fn shell_stops_and_continues_lockkit_and_its_job_as_one() {
     assert_eq!(terminal.status(), 6);
 }
 
+/// As a debugger does. The shell takes the terminal then.
+#[test]
+fn job_gets_the_terminal_again_after_its_program_alone_was_stopped() {
+    let home = Home::new();
+    let mut terminal = Terminal::with(&home, ["bash", "--norc", "--noprofile", "-i"]);
+    terminal.shows("$ ");
+    let stops = "kill -STOP $PPID; until [ -e ~/seen ]; do sleep 0.1; done";
+    terminal.press(&format!("\"$LOCKKIT\" run a -- sh -c '{stops}; {READER}'\n"));
+    terminal.shows("Stopped");
+    terminal.press("touch ~/seen\n");
+    terminal.press("fg\n");
+    terminal.shows("started");
+    terminal.press("hello\n");
+    terminal.shows("got hello");
+    terminal.press("exit 6\n");
+    assert_eq!(terminal.status(), 6);
+}
+
 /// A program that is stopped prints nothing.
 #[cfg(feature = "redis")]
 #[test]
