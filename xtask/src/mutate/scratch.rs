@@ -21,7 +21,7 @@ pub(super) struct Scratch {
     /// Contains all mutations that can be switched.
     pub(super) switched: Project,
     /// Held while this run works on the copies.
-    _lock: File,
+    lock: File,
 }
 
 /// One file before and after a patch.
@@ -33,6 +33,13 @@ pub(super) struct FileChange {
     pub(super) before: Option<String>,
     /// `None`: the patch deletes it.
     pub(super) after: Option<String>,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // A child that another thread has forked, and that runs no other program yet, has the file open too.
+        let _ = self.lock.unlock();
+    }
 }
 
 impl Scratch {
@@ -56,7 +63,7 @@ impl Scratch {
             plain: Project::at(&folder.join("plain")),
             switched: Project::at(&folder.join("switched")),
             folder,
-            _lock: lock,
+            lock,
         };
         scratch.restore(project)?;
         Ok(scratch)
