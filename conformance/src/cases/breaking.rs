@@ -65,6 +65,7 @@ async fn handoff_by_a_break(cx: &Cx, [operator, first, second]: &[LockClient; 3]
         QueueKind::Fifo => Some(cx.enqueue(&cx.lock(&name).await?, 1).await?),
         _ => None,
     };
+    promptness::waiter_watches(cx).await?;
     break_holder(operator, &name).await?;
     let start = Instant::now();
     // Before a re-check could find it.
