@@ -27,7 +27,7 @@ use super::{
     loss::LossReason,
 };
 use crate::{
-    BootInstant, Error, ErrorKind, Result,
+    BootInstant, Error, ErrorKind, LockName, Result,
     backend::{Grant, Lifetime, RetryPauses, retry_pauses},
     limits::RELEASE_WORKERS_MAX,
     metrics::Counted,
@@ -225,8 +225,7 @@ impl Releaser {
             && keeper.closing.is_cancelled()
             && !matches!(release.kind, ReleaseKind::Unpin { .. });
         if active.has_ended() || (closing && release.hold().is_some_and(|hold| hold.loss().is_some())) {
-            let error = Error::new(ErrorKind::Unavailable, "release").with_lock(name);
-            return Some(Err(error.with_message("the session ended before the store had confirmed it")));
+            return Some(Err(session_ended(name)));
         }
         let session = active.session();
         let sent = match (release.kind, session.pins()) {
@@ -236,6 +235,8 @@ impl Releaser {
         let released = caught("release", sent).await;
         let error = match released.unwrap_or_else(Err) {
             Ok(()) => return Some(Ok(())),
+            // Of the session: the client may be open.
+            Err(error) if error.kind() == ErrorKind::Closed => session_ended(name).with_source(error),
             Err(error) => error,
         };
         contained(|| debug!(error = format_args!("{error:#}"), "not released yet"));
@@ -263,6 +264,11 @@ impl Releaser {
         }
         Some(Err(outcome))
     }
+}
+
+fn session_ended(name: &LockName) -> Error {
+    let error = Error::new(ErrorKind::Unavailable, "release").with_lock(name);
+    error.with_message("the session ended before the store had confirmed it")
 }
 
 impl Released {

@@ -83,6 +83,8 @@ pub(crate) struct Script {
     pub(crate) renewals_are_old: AtomicBool,
     /// Releases are refused, as after a permission was revoked.
     pub(crate) releases_refused: AtomicBool,
+    /// Releases find that their session is closed, although nothing has reported its end.
+    pub(crate) releases_find_closed: AtomicBool,
     /// The close of the session with this number is never confirmed.
     pub(crate) unclosable: AtomicU64,
     /// Heartbeats, releases and closes are not answered.
@@ -293,6 +295,9 @@ impl Session for ScriptedSession {
         }
         if self.script.releases_refused.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Denied, "release").with_message("permission denied"));
+        }
+        if self.script.releases_find_closed.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Closed, "release"));
         }
         self.script.releases.fetch_add(1, Ordering::SeqCst);
         Ok(())

@@ -5,9 +5,9 @@ use std::{sync::atomic::Ordering, time::Duration};
 use crate::common::{NAME, TTL, eventually, in_time, kind, settle, tasks};
 use crate::scripted::Scripted;
 use lockkit_core::{
-    ErrorKind, LockClient, Status,
+    Clock, ErrorKind, LockClient, Status,
     backend::Lifetime,
-    limits::{RELEASE_WORKERS_MAX, RELEASES_UNCONFIRMED_MAX},
+    limits::{RELEASE_ANSWER_MAX, RELEASE_WORKERS_MAX, RELEASES_UNCONFIRMED_MAX},
 };
 use tokio::time::{Instant, sleep};
 
@@ -35,6 +35,20 @@ async fn a_release_that_is_refused_for_a_ttl_ends_its_session() {
     while in_time(status.changed()).await != Status::Lost {}
     eventually(TTL, "the session is closed", || script.closed.load(Ordering::SeqCst) == 1).await;
     eventually(TTL, "there is a new one", || client.status().current() == Status::Connected).await;
+}
+
+/// The caller is answered before the ttl has passed, or after it.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn release_at_a_closed_session_does_not_say_that_the_client_is_closed() {
+    for ttl in [TTL, RELEASE_ANSWER_MAX * 6] {
+        let backend = Scripted::new(Lifetime::Session);
+        let client =
+            LockClient::builder(backend.clone()).ttl(ttl).clock(Clock::tokio()).build().await.unwrap();
+        let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+        backend.script.releases_find_closed.store(true, Ordering::SeqCst);
+        assert_eq!(kind(in_time(guard.release()).await), ErrorKind::Unavailable, "ttl {ttl:?}");
+        backend.script.releases_find_closed.store(false, Ordering::SeqCst);
+    }
 }
 
 /// The guard is dropped, or only its `max_hold` ends it: no caller waits for the outcome.
