@@ -21,7 +21,7 @@ const TTL: Duration = Duration::from_secs(10);
 const LONGER: Duration = Duration::from_secs(20);
 
 async fn client(url: &str, ttl: Duration) -> LockClient {
-    LockClient::builder(backend(url)).ttl(ttl).build().await.unwrap()
+    LockClient::builder(backend(url)).ttl(ttl).connect_timeout(LONGER).build().await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use lockkit_core::{backend::Backend, limits::TTL_DEFAULT};
-use lockkit_testbed::{Direction, Flow, Proxy};
+use lockkit_testbed::{Direction, Flow, HANG, Proxy};
+use tokio::time::timeout;
 use zookeeper_client::{Acls, CreateMode};
 
-use crate::common::{backend, bounded, fresh_name, name, patient_url, plain, shared};
+use crate::common::{backend, fresh_name, name, patient_url, plain, shared};
 
 /// How late each answer is. A server that is silent for three seconds would be left.
 const DELAY: Duration = Duration::from_secs(1);
@@ -43,7 +44,8 @@ async fn call_may_take_longer_than_the_ttl_of_its_session() {
     let (backend, lock) = (backend(&format!("{}&root={root}", patient_url(&proxy))), name("long"));
     let operator = backend.admin().unwrap();
     let started = Instant::now();
-    let (page, seen) = tokio::join!(bounded(operator.list("", None, 9)), bounded(operator.inspect(&lock)));
+    let asked = async { tokio::join!(operator.list("", None, 9), operator.inspect(&lock)) };
+    let (page, seen) = timeout(4 * HANG, asked).await.expect("both end");
     assert_eq!(page.unwrap().locks.len(), 1);
     assert_eq!(seen.unwrap().waiters.len(), ANSWERS * CONTENDERS - 1);
     assert!(started.elapsed() > TTL_DEFAULT, "{:?}", started.elapsed());
