@@ -202,10 +202,10 @@ fn job_gets_the_terminal_again_after_its_program_alone_was_stopped() {
     let home = Home::new();
     let mut terminal = Terminal::with(&home, ["bash", "--norc", "--noprofile", "-i"]);
     terminal.shows("$ ");
-    let stops = "kill -STOP $PPID; until [ -e ~/seen ]; do sleep 0.1; done";
+    let stops = "kill -STOP $PPID; until [ -e seen ]; do sleep 0.1; done";
     terminal.press(&format!("\"$LOCKKIT\" run a -- sh -c '{stops}; {READER}'\n"));
     terminal.shows("Stopped");
-    terminal.press("touch ~/seen\n");
+    terminal.press("touch seen\n");
     terminal.press("fg\n");
     terminal.shows("started");
     terminal.press("hello\n");
