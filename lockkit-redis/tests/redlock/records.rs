@@ -16,7 +16,10 @@ use lockkit_core::{
 
 use lockkit_testbed::RedisMasters;
 
-use crate::redlock::{Masters, backend, raw::NODE};
+use crate::{
+    command,
+    redlock::{Masters, backend, raw::NODE},
+};
 
 const LOCK: &str = "x";
 
@@ -308,4 +311,8 @@ async fn record_may_be_kept_for_any_time() {
         assert!(written.unwrap(), "{keep:?}");
     }
     assert_eq!(read(&session).await.as_deref(), Some("one"));
+    // A script reads a later instant as none, and would forget that the node has a record to lose.
+    let until = command(&masters, 0, &["HGET", NODE, "records_until"]).await;
+    let until: u64 = until.parse().unwrap();
+    assert!((1..1 << 53).contains(&until), "{until}");
 }
