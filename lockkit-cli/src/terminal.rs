@@ -18,7 +18,7 @@ use std::{
 
 use nix::sys::signal::{SigSet, Signal as NixSignal};
 use rustix::{
-    process::{Pid, getpgrp, getsid},
+    process::{Pid, getpgid, getpgrp, getppid, getsid},
     termios::{tcgetpgrp, tcsetpgrp},
 };
 
@@ -52,8 +52,8 @@ impl Terminal {
             Ok(foreground) if foreground == self.own => {
                 self.given = tcsetpgrp(&self.tty, job.id()).is_ok();
             }
-            // A shell that saw only this process stop, and not its job, has taken the terminal.
-            Ok(foreground) if foreground != job.id() => self.given = false,
+            // It saw only this process stop, and not its job. Another group has the terminal from the job.
+            Ok(foreground) if is_of_the_shell(foreground) => self.given = false,
             _ => {}
         }
         self.given
@@ -71,6 +71,12 @@ impl Terminal {
     pub(crate) fn has_a_shell(&self) -> bool {
         getsid(None).is_ok_and(|session| session != self.own)
     }
+}
+
+/// Whether this is the process group of the shell that started this process, or of the one that leads the session.
+fn is_of_the_shell(group: Pid) -> bool {
+    let shell = getppid().map(|shell| getpgid(Some(shell)));
+    shell == Some(Ok(group)) || getsid(None) == Ok(group)
 }
 
 impl Drop for Terminal {
