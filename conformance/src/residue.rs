@@ -101,22 +101,19 @@ impl Context {
     }
 
     /// Waits until the store holds only what may stay, see [`nothing_is_left`]. In the shared store, only what has the
-    /// name of the case counts.
+    /// id of the context counts.
     pub(crate) async fn nothing_is_left(&self, also_bounded: bool, within: Duration) -> Result<()> {
         // One more, for what belongs to no lock.
         let most = self.harness().left_per_lock().saturating_mul(self.names().len() + 1);
         let is_shared = self.sharing() == Sharing::Shared;
-        let is_ours = |entry: &Entry| !is_shared || names_case(&entry.place, self.case_name());
+        let is_ours = |entry: &Entry| !is_shared || is_named_after(self.id(), &entry.place);
         nothing_is_left(self.harness(), self.store(), is_ours, also_bounded, most, within).await
     }
 }
 
-/// Whether a place in a store contains the name of this case, and not as a part of a longer one.
-fn names_case(place: &str, case: &str) -> bool {
-    let is_part = |next: char| next.is_ascii_lowercase() || next == '_';
-    let mut around =
-        place.match_indices(case).map(|(start, _)| (&place[..start], &place[start + case.len()..]));
-    around.any(|(before, after)| !before.ends_with(is_part) && !after.starts_with(is_part))
+/// Whether a place in a store contains this id, and not as the end of a longer one.
+fn is_named_after(id: &str, place: &str) -> bool {
+    place.match_indices(id).any(|(start, _)| !place[..start].ends_with(|last: char| last.is_ascii_digit()))
 }
 
 /// Checks after the last case that the shared store holds no permanent entries that must not stay.
@@ -164,11 +161,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn place_names_a_case_by_its_whole_name() {
-        let places = ["/locks/a_case%2F1.2/entry", "a_case", "locks:{a_case/1.2}:queue"];
-        assert!(places.iter().all(|place| names_case(place, "a_case")));
-        let others = ["not_a_case/1.2", "a_case_more/1.2", "a_cases/1.2", "1.2"];
-        assert!(others.iter().all(|place| !names_case(place, "a_case")));
-        assert!(names_case("not_a_case/a_case", "a_case"));
+    fn place_is_named_after_a_whole_id() {
+        let places =
+            ["/locks/a_case%2F12.3.4/entry", "12.3.4", "locks:{a_case/12.3.45}:queue", "112.3.4/12.3.4"];
+        assert!(places.iter().all(|place| is_named_after("12.3.", place)));
+        let others = ["a_case/112.3.4", "a_case/12.33.4", "a_case/12.4.3", "a_case"];
+        assert!(others.iter().all(|place| !is_named_after("12.3.", place)));
     }
 }

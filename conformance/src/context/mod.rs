@@ -41,6 +41,8 @@ pub(crate) type Cx = Arc<Context>;
 #[derive(Debug)]
 pub(crate) struct Context {
     case: Case,
+    /// In all of its lock names, and in those of no other context. Forms of a backend may run the same case in one store.
+    id: String,
     harness: Arc<dyn Harness>,
     store: Arc<dyn Store>,
     log: Arc<Log>,
@@ -55,11 +57,14 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(harness: &Arc<dyn Harness>, case: Case, seed: u64) -> Result<Cx> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (run, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let store = harness.store(case.sharing()).context("no store to test in")?;
         // Different for each case, and independent of the order of the cases.
         let of_case = case.name.bytes().fold(seed, |hash, byte| hash.rotate_left(5) ^ u64::from(byte));
         Ok(Arc::new(Self {
             case,
+            id: format!("{run}.{number}."),
             harness: Arc::clone(harness),
             store,
             log: Arc::default(),
@@ -73,8 +78,8 @@ impl Context {
         }))
     }
 
-    pub(crate) fn case_name(&self) -> &'static str {
-        self.case.name
+    pub(crate) fn id(&self) -> &str {
+        &self.id
     }
 
     /// Adds a figure to the report; its name contains its unit.
@@ -166,8 +171,7 @@ impl Context {
     /// Returns a lock name that no other case and no other run uses.
     pub(crate) fn name(&self) -> LockName {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (run, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        self.named(&format!("{}/{run}.{number}", self.case_name()))
+        self.named(&format!("{}/{}{}", self.case.name, self.id, NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
     /// Registers a lock name that the case chooses; it must be unique.
