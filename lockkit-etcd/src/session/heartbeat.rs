@@ -151,25 +151,20 @@ impl EtcdSession {
 #[cfg(test)]
 mod tests {
     use lockkit_conformance::direct::{acquire, fresh_name};
-    use lockkit_core::{Clock, backend::Session};
+    use lockkit_core::backend::Session;
 
     use super::*;
     use crate::{
         Form,
-        call::Server,
-        client::{
-            Client,
-            scripted::{Fate, Script},
-        },
-        session::tests::{TTL, config, first, server},
+        client::scripted::{Fate, Script},
+        session::tests::{TTL, config, first, session, session_of},
     };
 
     /// The read alone proves it.
     #[tokio::test(start_paused = true)]
     async fn deleted_key_is_a_loss_also_if_the_lease_is_not_renewed() {
         let script = Script::default();
-        let opened = EtcdSession::open(server(&script, 1), config(1).layout(), TTL, Clock::tokio()).await;
-        let session: Arc<dyn Session> = Arc::new(opened.unwrap());
+        let session = session(&script).await;
         let held = acquire(&session, &fresh_name()).await;
         script.mute_watches();
         script.delete(&script.keys("lockkit/test")[0]);
@@ -183,9 +178,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn list_confirms_no_hold_with_a_copy_under_way() {
         let script = Script::default();
-        let layout = config(1).guard("guards/").layout();
-        let session =
-            Arc::new(EtcdSession::open(server(&script, 1), layout, TTL, Clock::tokio()).await.unwrap());
+        let session = session_of(&script, &config(1).guard("guards/")).await;
         let held = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
         let entry = session.claims.get(held.claim()).unwrap();
         let listed: HashSet<_> = session.lease.keys(&session.server).await.unwrap().into_iter().collect();
@@ -203,9 +196,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn hold_whose_first_key_is_gone_ends_no_other_hold() {
         let (script, name) = (Script::default(), fresh_name());
-        let layout = config(1).guard("guards/").layout();
-        let opened = EtcdSession::open(server(&script, 1), layout, TTL, Clock::tokio()).await;
-        let session: Arc<dyn Session> = Arc::new(opened.unwrap());
+        let session: Arc<dyn Session> = session_of(&script, &config(1).guard("guards/")).await;
         let held = [acquire(&session, &name).await, acquire(&session, &fresh_name()).await];
         script.delete(&script.keys(&format!("lockkit/{name}/"))[0]);
         // The list shows nothing, so both are read by name.
@@ -220,9 +211,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn read_of_the_holds_without_a_reply_takes_one_step() {
         let (script, long) = (Script::default(), config(1).form(Form::Single).request_timeout(TTL));
-        let slow = Server::over(Client::scripted(&script), &long);
-        let opened = EtcdSession::open(slow, long.layout(), TTL, Clock::tokio()).await;
-        let session: Arc<dyn Session> = Arc::new(opened.unwrap());
+        let session: Arc<dyn Session> = session_of(&script, &long).await;
         let held = acquire(&session, &fresh_name()).await;
         script.rule(|call| if call.is("Txn") { Fate::Lost } else { Fate::Served });
         let since = tokio::time::Instant::now();
@@ -236,9 +225,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn reads_of_many_holds_do_not_wait_for_each_other() {
         let (script, single) = (Script::default(), config(1).form(Form::Single));
-        let server = Server::over(Client::scripted(&script), &single);
-        let opened = EtcdSession::open(server, single.layout(), TTL, Clock::tokio()).await;
-        let session: Arc<dyn Session> = Arc::new(opened.unwrap());
+        let session: Arc<dyn Session> = session_of(&script, &single).await;
         let mut held = Vec::new();
         for _ in 0..=READS_AT_A_TIME * ENTRIES_PER_READ {
             held.push(acquire(&session, &fresh_name()).await);

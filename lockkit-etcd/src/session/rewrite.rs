@@ -95,20 +95,19 @@ mod tests {
     use std::sync::Arc;
 
     use lockkit_conformance::direct::{acquire, fresh_name};
-    use lockkit_core::{Clock, backend::Session};
+    use lockkit_core::backend::Session;
 
     use super::*;
     use crate::{
-        client::scripted::{Fate, Script},
-        session::tests::{TTL, config, server},
+        client::scripted::Script,
+        session::tests::{before_each_txn, queue_session},
     };
 
     /// It is that of another hold, whatever its value or lease is.
     #[tokio::test(start_paused = true)]
     async fn key_that_was_created_again_is_not_rewritten() {
         let script = Script::default();
-        let opened = EtcdSession::open(server(&script, 1), config(1).layout(), TTL, Clock::tokio()).await;
-        let session = Arc::new(opened.unwrap());
+        let session = queue_session(&script).await;
         let held = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
         let entry = session.claims.get(held.claim()).unwrap();
         for lease in [session.lease.id(), 0] {
@@ -121,24 +120,15 @@ mod tests {
     /// Another program may put it again and again.
     #[tokio::test(start_paused = true)]
     async fn key_that_keeps_changing_is_given_up() {
-        const CHANGES_MAX: usize = 100;
         let script = Script::default();
-        let opened = EtcdSession::open(server(&script, 1), config(1).layout(), TTL, Clock::tokio()).await;
-        let session = Arc::new(opened.unwrap());
+        let session = queue_session(&script).await;
         let held = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
         let entry = session.claims.get(held.claim()).unwrap();
-        let (changing, key, mut changes) = (script.clone(), entry.key.clone(), 0);
+        let (changing, key) = (script.clone(), entry.key.clone());
         script.take_calls();
-        script.rule(move |call| {
-            if call.is("Txn") && changes < CHANGES_MAX {
-                changes += 1;
-                changing.put(&key, "another");
-            }
-            Fate::Served
-        });
+        script.rule(before_each_txn(move || changing.put(&key, "another")));
         let fault = session.rewrite(&entry, &Rewrite::Value("ours".to_owned())).await.unwrap_err();
         assert!(fault.is_transient() && script.count("Txn") == REWRITES_MAX, "{fault:?}");
-        // The rule refers to its own server.
         script.serve();
     }
 }

@@ -99,20 +99,14 @@ impl Elections for EtcdSession {
 #[cfg(test)]
 mod tests {
     use lockkit_conformance::direct::{acquire, fresh_name};
-    use lockkit_core::{Clock, backend::Session};
 
-    use super::*;
-    use crate::{
-        client::scripted::Script,
-        session::tests::{TTL, config, server},
-    };
+    use crate::{client::scripted::Script, session::tests::session};
 
     /// However many candidates there are.
     #[tokio::test(start_paused = true)]
     async fn look_at_a_leader_returns_one_key() {
         let (script, name) = (Script::default(), fresh_name());
-        let opened = EtcdSession::open(server(&script, 1), config(1).layout(), TTL, Clock::tokio()).await;
-        let session: Arc<dyn Session> = Arc::new(opened.unwrap());
+        let session = session(&script).await;
         let _held = acquire(&session, &name).await;
         script.take_calls();
         assert!(session.elections().unwrap().leader(&name).await.unwrap().is_some());

@@ -242,18 +242,17 @@ impl Pins for EtcdSession {
 #[cfg(test)]
 mod tests {
     use lockkit_conformance::direct::{acquire, fresh_name};
-    use lockkit_core::{Clock, backend::Session};
+    use lockkit_core::backend::Session;
 
     use super::*;
     use crate::{
         client::scripted::{Fate, Script},
-        session::tests::{TTL, busy, config, server},
+        session::tests::{TTL, busy, config, queue_session, session_of},
     };
 
     /// Returns a session at a scripted server, and its hold.
     async fn held(script: &Script) -> (Arc<EtcdSession>, Grant, Arc<QueueEntry>) {
-        let opened = EtcdSession::open(server(script, 1), config(1).layout(), TTL, Clock::tokio()).await;
-        let session = Arc::new(opened.unwrap());
+        let session = queue_session(script).await;
         let held = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
         let entry = session.claims.get(held.claim()).unwrap();
         (session, held, entry)
@@ -291,8 +290,7 @@ mod tests {
     async fn moves_of_a_heartbeat_end_with_its_step() {
         let script = Script::default();
         let long = config(1).request_timeout(TTL);
-        let slow = crate::call::Server::over(crate::client::Client::scripted(&script), &long);
-        let session = Arc::new(EtcdSession::open(slow, long.layout(), TTL, Clock::tokio()).await.unwrap());
+        let session = session_of(&script, &long).await;
         let held = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
         session.pin(&held, Duration::from_secs(1)).await.unwrap();
         script.rule(|_| Fate::Lost);

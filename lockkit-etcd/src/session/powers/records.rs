@@ -120,18 +120,17 @@ mod tests {
     use std::sync::Arc;
 
     use lockkit_conformance::direct::{acquire, fresh_name};
-    use lockkit_core::{Clock, backend::Session};
+    use lockkit_core::backend::Session;
 
     use super::*;
     use crate::{
         client::scripted::{Fate, Script},
-        session::tests::{TTL, config, server},
+        session::tests::{TTL, before_each_txn, queue_session},
     };
 
     /// Returns a session at a scripted server, and its hold.
     async fn held(script: &Script) -> (Arc<EtcdSession>, Grant) {
-        let opened = EtcdSession::open(server(script, 1), config(1).layout(), TTL, Clock::tokio()).await;
-        let session = Arc::new(opened.unwrap());
+        let session = queue_session(script).await;
         let held = acquire(&(session.clone() as Arc<dyn Session>), &fresh_name()).await;
         (session, held)
     }
@@ -150,22 +149,14 @@ mod tests {
     /// Others may write it without a lock.
     #[tokio::test(start_paused = true)]
     async fn record_that_keeps_changing_is_given_up_and_leaves_no_lease() {
-        const CHANGES_MAX: usize = 100;
         let script = Script::default();
         let (session, held) = held(&script).await;
         let leases = script.leases();
-        let (changing, record, mut changes) = (script.clone(), session.layout.record(held.name()), 0);
+        let (changing, record) = (script.clone(), session.layout.record(held.name()));
         script.take_calls();
-        script.rule(move |call| {
-            if call.is("Txn") && changes < CHANGES_MAX {
-                changes += 1;
-                changing.put(&record, "of an operator");
-            }
-            Fate::Served
-        });
+        script.rule(before_each_txn(move || changing.put(&record, "of an operator")));
         session.write(&held, "text", TTL).await.unwrap_err();
         assert_eq!((script.count("Txn"), script.leases()), (WRITES_MAX, leases));
-        // The rule refers to its own server.
         script.serve();
     }
 

@@ -42,16 +42,17 @@ pub(crate) fn server(script: &Script, endpoints: usize) -> Server {
     Server::over(Client::scripted(script), &config(endpoints))
 }
 
-async fn queue_session(script: &Script) -> Arc<EtcdSession> {
+/// Opens a session in the default form.
+pub(crate) async fn queue_session(script: &Script) -> Arc<EtcdSession> {
     session_of(script, &config(1)).await
 }
 
-async fn session_of(script: &Script, config: &EtcdConfig) -> Arc<EtcdSession> {
+pub(crate) async fn session_of(script: &Script, config: &EtcdConfig) -> Arc<EtcdSession> {
     let server = Server::over(Client::scripted(script), config);
     Arc::new(EtcdSession::open(server, config.layout(), TTL, Clock::tokio()).await.unwrap())
 }
 
-async fn session(script: &Script) -> Arc<dyn Session> {
+pub(crate) async fn session(script: &Script) -> Arc<dyn Session> {
     queue_session(script).await
 }
 
@@ -74,6 +75,21 @@ pub(crate) fn busy(method: &'static str) -> impl FnMut(&Call) -> Fate + Send + '
             true => Fate::Refused(tonic::Code::ResourceExhausted, "etcdserver: too many requests"),
             false => Fate::Served,
         }
+    }
+}
+
+/// Returns a rule that changes something before each transaction, for [`ENDLESS`] times. It refers to its own server: set
+/// another one at the end.
+pub(crate) fn before_each_txn(
+    mut change: impl FnMut() + Send + 'static,
+) -> impl FnMut(&Call) -> Fate + Send + 'static {
+    let mut changes = 0;
+    move |call| {
+        if call.is("Txn") && changes < ENDLESS {
+            changes += 1;
+            change();
+        }
+        Fate::Served
     }
 }
 
