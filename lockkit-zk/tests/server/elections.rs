@@ -259,19 +259,25 @@ async fn leader_read_through_a_late_follower_is_current() {
     assert_eq!(leader(&observer, &name).await, None);
 }
 
-/// It is first in the list that was read, and gone when its node is read: the next one leads by then.
-#[tokio::test(flavor = "multi_thread")]
-async fn leader_that_leaves_before_its_node_is_read_is_not_nobody() {
+/// `ZooDefs.OpCode.exists` and `getData`.
+const EXISTS: i32 = 3;
+const GET_DATA: i32 = 4;
+
+/// Checks that an observer sees the next leader, if the first one leaves when its node, which the list shows, is asked for
+/// by a request of this kind.
+async fn next_leader_is_seen(request: i32, prepare: impl FnOnce(&Proxy)) {
     let (server, name) = (shared(), fresh_name());
     let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
     let (session, observer) = (session(server, LONG).await, session_at(&patient_url(&proxy), LONG).await);
     let first = lead(&session, &name, "first").await;
     let path = format!("{}/{}", node(&name), queue(server, &name)[0]);
     let waiting = enqueued(&session, &name).await;
-    // The list names the directory only.
-    proxy.hold_requests_from(&path);
+    let length = i32::try_from(path.len()).unwrap();
+    let look = [&request.to_be_bytes()[..], &length.to_be_bytes(), path.as_bytes()].concat();
+    prepare(&proxy);
+    proxy.hold_requests_from(&look);
     let hand_over = async {
-        crate::common::until("the leader's node is asked for", async || proxy.holds(&path)).await;
+        crate::common::until("the leader's node is asked for", async || proxy.holds_bytes(&look)).await;
         release(&session, &first).await;
         let next = waiting.granted().await;
         proxy.pass();
@@ -282,33 +288,18 @@ async fn leader_that_leaves_before_its_node_is_read_is_not_nobody() {
     release(&session, &next).await;
 }
 
+/// It is first in the list that was read, and gone when its node is read: the next one leads by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_that_leaves_before_its_node_is_read_is_not_nobody() {
+    next_leader_is_seen(GET_DATA, |_| ()).await;
+}
+
 /// The same, if the data of its node may not be read.
 #[tokio::test(flavor = "multi_thread")]
 async fn unreadable_leader_that_leaves_before_its_node_is_looked_at_is_not_nobody() {
-    /// `ZooDefs.OpCode.exists` and `getData`, and `KeeperException.Code.NOAUTH`.
-    const EXISTS: i32 = 3;
-    const GET_DATA: i32 = 4;
+    /// `KeeperException.Code.NOAUTH`.
     const NO_AUTH: i32 = -102;
-    let (server, name) = (shared(), fresh_name());
-    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
-    let (session, observer) = (session(server, LONG).await, session_at(&patient_url(&proxy), LONG).await);
-    let first = lead(&session, &name, "first").await;
-    let path = format!("{}/{}", node(&name), queue(server, &name)[0]);
-    let waiting = enqueued(&session, &name).await;
-    let length = i32::try_from(path.len()).unwrap();
-    let look = [&EXISTS.to_be_bytes()[..], &length.to_be_bytes(), path.as_bytes()].concat();
-    proxy.refuse_requests(GET_DATA, NO_AUTH, 1);
-    proxy.hold_requests_from(&look);
-    let hand_over = async {
-        crate::common::until("the leader's node is looked at", async || proxy.holds_bytes(&look)).await;
-        release(&session, &first).await;
-        let next = waiting.granted().await;
-        proxy.pass();
-        next
-    };
-    let (found, next) = tokio::join!(leader(&observer, &name), hand_over);
-    assert_eq!(found.map(|found| found.token), Some(next.token()));
-    release(&session, &next).await;
+    next_leader_is_seen(EXISTS, |proxy| proxy.refuse_requests(GET_DATA, NO_AUTH, 1)).await;
 }
 
 /// The leader's own server still shows its node, with the proposal. A keeper repeats an unanswered proclaim.
