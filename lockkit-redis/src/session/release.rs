@@ -65,19 +65,19 @@ where
 mod tests {
     use std::{
         cell::Cell,
-        sync::{
-            Arc,
-            atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
-        },
+        sync::atomic::{AtomicUsize, Ordering::SeqCst},
     };
 
     use lockkit_conformance::direct::{HANG, LONG, acquire, bounded, fresh_name};
-    use lockkit_core::{BootInstant, Clock, TimeSource, backend::Backend};
+    use lockkit_core::{Clock, backend::Backend};
 
     use super::*;
     use crate::{
         RedisBackend, RedisConfig,
-        tests::scripted::{Answer, ScriptedServer, greeting},
+        tests::{
+            SetClock,
+            scripted::{Answer, ScriptedServer, greeting},
+        },
         wire::RELEASE,
     };
 
@@ -100,16 +100,6 @@ mod tests {
         assert_eq!(calls_of_a_search(|| Err(RequestError::no_reply())).await, 1);
         let most = calls_of_a_search(|| Ok(Value::Int(2))).await;
         assert!((50..=1_000).contains(&most), "{most}");
-    }
-
-    /// A clock that a test sets, in seconds since its start.
-    #[derive(Clone, Default)]
-    struct SetClock(Arc<AtomicU64>);
-
-    impl TimeSource for SetClock {
-        fn now(&self) -> BootInstant {
-            BootInstant::from_start(Duration::from_secs(self.0.load(SeqCst)))
-        }
     }
 
     /// Its caller has the error of the release, and nothing is left to end.

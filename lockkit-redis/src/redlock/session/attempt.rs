@@ -210,7 +210,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
     use lockkit_conformance::direct::{HANG, until};
-    use lockkit_core::{BootInstant, TimeSource, limits::RETRY_PAUSE_MIN};
+    use lockkit_core::{BootInstant, limits::RETRY_PAUSE_MIN};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -218,7 +218,7 @@ mod tests {
         reconnect::OpenConnection,
         redlock::{hints::Hints, node_call::NODE},
         tests::{
-            keys,
+            SetClock, keys,
             scripted::{Answer, ScriptedServer, greeting},
         },
         topology::{Connector, Dialer, Login, Topology},
@@ -356,18 +356,10 @@ mod tests {
         assert!(start.elapsed() > RETRY_PAUSE_MIN * TRIES, "{:?}", start.elapsed());
     }
 
-    /// A second for each node that was asked.
-    struct AskClock(Arc<AtomicU64>);
-
-    impl TimeSource for AskClock {
-        fn now(&self) -> BootInstant {
-            BootInstant::from_start(Duration::from_secs(self.0.load(SeqCst)))
-        }
-    }
-
     /// A write-back extends no key.
     #[tokio::test]
     async fn lease_of_a_written_back_grant_counts_from_its_ask() {
+        // The clock counts a second for each node that was asked.
         let asks = Arc::<AtomicU64>::default();
         let mut addresses = Vec::new();
         for counter in [7, 8, 9] {
@@ -385,7 +377,7 @@ mod tests {
             });
             addresses.push(server.await.address);
         }
-        let (nodes, clock) = (nodes_at(Topology::Replicas(addresses)), Clock::new(AskClock(asks)));
+        let (nodes, clock) = (nodes_at(Topology::Replicas(addresses)), Clock::new(SetClock(asks)));
         let rejoiner = Rejoiner::new(nodes.clone(), HANG, clock.clone(), CancellationToken::new());
         let requests = RequestBuilder { ttl_ms: 1000, keep_ms: 1000 };
         let context = SessionContext { nodes, requests, ttl: HANG, clock, rejoiner };
