@@ -2,7 +2,7 @@
 
 use std::{
     fmt, fs,
-    io::Read,
+    io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
 };
 
@@ -10,7 +10,7 @@ use lockkit_core::ErrorKind;
 
 use crate::error::{Effect, RequestError};
 
-/// Longest password file that is read, in bytes.
+/// Longest password in a file, in bytes.
 const PASSWORD_BYTES_MAX: u64 = 4096;
 
 /// How to log in.
@@ -51,11 +51,12 @@ fn first_line(file: &Path) -> Result<String, RequestError> {
         return Err(failed(&"it is no regular file"));
     }
     let opened = fs::File::open(file);
-    let read = opened.and_then(|file| file.take(PASSWORD_BYTES_MAX + 1).read_to_string(&mut text));
-    if read.map_err(|cause| failed(&cause))? as u64 > PASSWORD_BYTES_MAX {
-        return Err(failed(&format_args!("it is longer than {PASSWORD_BYTES_MAX} bytes")));
-    }
+    let read = opened.and_then(|file| BufReader::new(file.take(PASSWORD_BYTES_MAX + 1)).read_line(&mut text));
+    read.map_err(|cause| failed(&cause))?;
     match text.lines().next() {
+        Some(password) if password.len() as u64 > PASSWORD_BYTES_MAX => {
+            Err(failed(&format_args!("its first line is longer than {PASSWORD_BYTES_MAX} bytes")))
+        }
         Some(password) if !password.is_empty() => Ok(password.to_owned()),
         _ => Err(failed(&"its first line is empty")),
     }
@@ -88,14 +89,20 @@ mod tests {
 
     /// A part of it would be a wrong password.
     #[test]
-    fn password_file_that_is_too_long_is_refused() {
+    fn password_that_is_too_long_is_refused_and_what_follows_it_is_not_read() {
         let file = std::env::temp_dir().join(format!("lockkit-{:x}", fastrand::u64(..)));
-        let are_read = [PASSWORD_BYTES_MAX, PASSWORD_BYTES_MAX + 1].map(|length| {
-            fs::write(&file, "x".repeat(usize::try_from(length).unwrap())).unwrap();
-            Password::File(file.clone()).read().is_ok()
-        });
+        let longest = "x".repeat(usize::try_from(PASSWORD_BYTES_MAX).unwrap());
+        for (text, password) in [
+            (longest.clone(), Some(&*longest)),
+            (format!("{longest}x"), None),
+            (format!("{longest}\nmore"), Some(&*longest)),
+            (format!("secret\n{longest}"), Some("secret")),
+        ] {
+            fs::write(&file, text).unwrap();
+            let read = Password::File(file.clone()).read();
+            assert_eq!(read.ok().as_deref(), password);
+        }
         fs::remove_file(&file).unwrap();
-        assert_eq!(are_read, [true, false]);
     }
 
     #[test]
