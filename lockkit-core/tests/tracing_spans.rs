@@ -11,11 +11,11 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     fmt::{self, Debug},
-    sync::Once,
+    sync::{Once, atomic::Ordering},
 };
 
 use checked::Counted;
-use common::{NAME, TTL, client, eventually, in_time, name, settle};
+use common::{NAME, TTL, client, eventually, in_time, name, settle, suspendable_clock};
 use lockkit_core::{Clock, LockClient, LockGuard, Status, memory::MemoryServer};
 use tracing::{
     Instrument, Level, Subscriber,
@@ -251,6 +251,23 @@ async fn lost_hold_is_one_warning_with_lock_and_reason() {
             Lines(&warned)
         );
     }
+}
+
+/// After a suspension, the guard reads the clock before the session task does.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn session_is_lost_by_its_deadline_although_its_hold_was_found_first() {
+    let (clock, ahead_ms) = suspendable_clock();
+    let server = MemoryServer::new();
+    let client = LockClient::builder(server.backend()).ttl(TTL).clock(clock).build().await.unwrap();
+    let guard = held(&client, NAME).await;
+    record();
+    ahead_ms.store(2 * TTL.as_millis() as u64, Ordering::SeqCst);
+    assert!(!guard.is_held());
+    eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
+    let warned = notable();
+    let of_session = warned.iter().filter(|event| event.field("lock").is_none());
+    let reasons: Vec<_> = of_session.filter_map(|event| event.field("reason")).collect();
+    assert_eq!(reasons, ["deadline"], "{}", Lines(&warned));
 }
 
 #[test]

@@ -145,6 +145,17 @@ async fn error_that_no_retry_mends_is_returned_at_once() {
     assert_eq!(starting.attempts(), 3);
 }
 
+/// As while a password is being changed.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn refusal_of_a_later_session_does_not_end_its_client() {
+    let server = MemoryServer::new();
+    let starting = Starting::new(&server, |attempt| (attempt == 2).then_some(ErrorKind::Denied));
+    let client = builder(starting.clone()).build().await.unwrap();
+    server.expire_all();
+    eventually(TTL * 2, "a third attempt", || starting.attempts() == 3).await;
+    eventually(TTL, "connected again", || client.status().current() == Status::Connected).await;
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn last_error_is_returned_at_the_limit() {
     let starting = Starting::new(&MemoryServer::new(), never);

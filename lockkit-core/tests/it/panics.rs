@@ -17,7 +17,7 @@ use tracing_subscriber::{
 
 use crate::{
     checked::on_paused_clock,
-    common::{NAME, TTL, client, eventually, in_time, kind, name, tasks},
+    common::{NAME, TTL, client, eventually, in_time, kind, name, settle, tasks},
     scripted::Scripted,
 };
 
@@ -246,6 +246,24 @@ async fn panicked_session_task_ends_the_observations_of_its_client() {
     assert_eq!(kind(in_time(observer.next()).await.unwrap()), ErrorKind::Closed);
     assert_eq!(client.status().current(), Status::Closed);
     eventually(TTL, "its other tasks end too", || tasks() == before).await;
+}
+
+/// A report of the store wakes the session task, whose reading of the clock is the next one.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn panicked_session_task_ends_the_releases_of_its_session() {
+    let panics = Arc::new(AtomicBool::new(false));
+    let clock = Clock::new(PanickingClock(Clock::tokio(), Arc::clone(&panics)));
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = LockClient::builder(backend.clone()).ttl(TTL).clock(clock).build().await.unwrap();
+    let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
+    script.releases_refused.store(true, Ordering::SeqCst);
+    let releasing = tokio::spawn(guard.release());
+    settle().await;
+    panics.store(true, Ordering::SeqCst);
+    script.lose_grant.notify_one();
+    assert_eq!(kind(in_time(releasing).await.unwrap()), ErrorKind::Unavailable);
+    assert_eq!(client.status().current(), Status::Closed);
 }
 
 /// A recorder that panics at everything.

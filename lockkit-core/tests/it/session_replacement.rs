@@ -73,6 +73,24 @@ async fn session_that_opens_late_and_is_not_renewed_is_replaced() {
     assert_eq!(kind(build.await), ErrorKind::Unavailable);
 }
 
+/// The renewal before its use shows that the server has ended it.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn session_that_opens_late_and_is_gone_gets_no_claim() {
+    let backend = Scripted::new(Lifetime::Session);
+    let script = &backend.script;
+    let client = backend.client().await;
+    script.open_takes_ms.store(TTL.as_millis() as u64 / 2, Ordering::SeqCst);
+    script.session_gone.store(true, Ordering::SeqCst);
+    script.lose_session.notify_one();
+    eventually(TTL, "lost", || client.status().current() == Status::Lost).await;
+    let lock = client.lock(NAME).unwrap();
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    eventually(TTL * 3, "a third session", || script.opened.load(Ordering::SeqCst) == 3).await;
+    assert_eq!(script.claims.load(Ordering::SeqCst), 0, "the second one was not used");
+    script.session_gone.store(false, Ordering::SeqCst);
+    assert!(in_time(acquiring).await.unwrap().unwrap().is_held());
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn session_past_its_deadline_is_lost_although_heartbeats_keep_failing() {
     let backend = Scripted::new(Lifetime::Session);

@@ -154,6 +154,29 @@ async fn unconfirmed_withdrawal_of_a_hold_with_its_own_lifetime_ends_no_session(
     assert_eq!(script.opened.load(Ordering::SeqCst), 1);
 }
 
+/// No guard waits for it, and its entry would outlive the session.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn closing_client_waits_for_the_release_of_a_late_grant() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let (client, script) = (backend.client().await, &backend.script);
+    script.late.store(true, Ordering::SeqCst);
+    let lock = client.lock(NAME).unwrap();
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    settle().await;
+    acquiring.abort();
+    sleep(TTL * 2).await;
+    script.releases_refused.store(true, Ordering::SeqCst);
+    script.grants.notify_one();
+    settle().await;
+    assert_eq!(script.releases_tried.load(Ordering::SeqCst), 1);
+    let (closed, ()) = tokio::join!(client.close(), async {
+        sleep(TTL / 60).await;
+        script.releases_refused.store(false, Ordering::SeqCst);
+    });
+    closed.unwrap();
+    assert_eq!(script.releases.load(Ordering::SeqCst), 1);
+}
+
 /// Otherwise the client closes, and ends its session before the store has confirmed the release.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn guard_is_the_last_handle_of_its_client_until_its_release_is_confirmed() {
