@@ -51,6 +51,7 @@ mod tests {
     use std::{
         future::poll_fn,
         sync::mpsc::{self, Receiver, Sender},
+        time::Duration,
     };
 
     use super::*;
@@ -83,5 +84,32 @@ mod tests {
             thread::park();
         };
         assert_eq!(block_on(pending_once(poll)), "done");
+    }
+
+    /// A thread that polls without a wake-up needs a CPU of its own.
+    #[test]
+    fn thread_that_was_woken_once_waits_for_the_next_waker() {
+        let (wakers, received): (Sender<Waker>, Receiver<Waker>) = mpsc::channel();
+        let (polled, polls) = mpsc::channel();
+        let other = thread::spawn(move || {
+            let waker = received.recv().unwrap();
+            let is_early = polls.recv_timeout(Duration::from_millis(200)).is_ok();
+            waker.wake();
+            is_early
+        });
+        let mut number = 0;
+        block_on(poll_fn(|context| {
+            number += 1;
+            match number {
+                1 => context.waker().wake_by_ref(),
+                2 => wakers.send(context.waker().clone()).unwrap(),
+                _ => {
+                    // Fails if the other thread has ended.
+                    let _ = polled.send(());
+                }
+            }
+            if number < 3 { Poll::Pending } else { Poll::Ready(()) }
+        }));
+        assert!(!other.join().unwrap(), "polled although nobody has woken it");
     }
 }
