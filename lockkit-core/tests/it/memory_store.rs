@@ -119,6 +119,18 @@ async fn session_expires_exactly_after_its_ttl() {
     assert_eq!(server.sessions(), 0);
 }
 
+/// Nobody has looked at the server since its expiry.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn late_heartbeat_revives_no_session_that_has_expired() {
+    let server = MemoryServer::new();
+    let session = session(&server).await;
+    let grant = granted(&*session, NAME).await;
+    sleep(TTL).await;
+    let renewals = session.renew(std::slice::from_ref(&grant)).await;
+    assert!(matches!(renewals.session, Renewal::Gone), "{:?}", renewals.session);
+    assert!(matches!(renewals.holds[..], [(_, Renewal::Gone)]), "{:?}", renewals.holds);
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn grant_counts_from_the_sending_of_the_last_heartbeat() {
     let (server, clock) = (MemoryServer::new(), Clock::tokio());
