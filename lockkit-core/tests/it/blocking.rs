@@ -9,7 +9,7 @@ use std::{
 use crate::checked::Counted;
 use crate::common::{HANG, NAME, kind, name};
 use lockkit_core::{
-    Error, ErrorKind, LockClient, LockName, RunError, Status,
+    Error, ErrorKind, LockClient, LockName, Owner, RunError, Status,
     backend::Contender,
     blocking::{Client, Guard, SetGuard},
     memory::MemoryServer,
@@ -242,6 +242,62 @@ fn set_is_released_when_its_work_returns() {
             assert_eq!(set.run(|guard| guard.tokens().len()).unwrap(), 2);
             assert!(server.is_empty(), "released when the call returns, in round {round}");
         }
+    });
+}
+
+/// As often as for a set, for the same reason.
+#[test]
+fn lock_is_released_when_its_work_returns() {
+    in_time(|| {
+        let server = MemoryServer::new();
+        let lock = client(&server).lock(NAME).unwrap();
+        for round in 0..100 {
+            assert!(lock.run(Guard::is_held).unwrap());
+            assert!(server.is_empty(), "released when the call returns, in round {round}");
+        }
+    });
+}
+
+#[test]
+fn owner_re_enters_its_blocking_lock_and_set() {
+    in_time(|| {
+        let (client, owner) = (client(&MemoryServer::new()), Owner::new());
+        let outer = client.lock("a").unwrap().acquire().unwrap();
+        assert!(client.lock("a").unwrap().reentrant(&owner).try_acquire().unwrap().is_none());
+        outer.release().unwrap();
+        let lock = client.lock("a").unwrap().reentrant(&owner);
+        let outer = lock.acquire().unwrap();
+        assert_eq!(lock.try_acquire().unwrap().map(|inner| inner.token()), Some(outer.token()));
+        let set = client.lock_all(["a", "b"]).unwrap().reentrant(&owner);
+        let inner = set.try_acquire().unwrap().and_then(|inner| inner.token("a"));
+        assert_eq!(inner, Some(outer.token()));
+    });
+}
+
+#[test]
+fn longest_hold_of_a_blocking_lock_and_set_bounds_what_remains() {
+    in_time(|| {
+        let builder = LockClient::builder(MemoryServer::new().backend()).ttl(HANG * 20);
+        let client = builder.build_blocking().unwrap();
+        let guard = client.lock("a").unwrap().max_hold(HANG).acquire().unwrap();
+        let set = client.lock_all(["b", "c"]).unwrap().max_hold(HANG).acquire().unwrap();
+        assert!(guard.remaining() <= HANG && set.remaining() <= HANG);
+    });
+}
+
+#[test]
+fn blocking_set_waits_until_its_time_limit() {
+    in_time(|| {
+        let client = client(&MemoryServer::new());
+        // The client's thread must have asked the server by then, also on a busy machine.
+        let (set, limit) = (client.lock_all(["a", "b"]).unwrap(), Duration::from_millis(500));
+        let holder = client.lock("b").unwrap().acquire().unwrap();
+        assert!(set.try_acquire().unwrap().is_none());
+        let start = Instant::now();
+        assert!(set.acquire_timeout(limit).unwrap().is_none());
+        assert!(start.elapsed() >= limit);
+        holder.release().unwrap();
+        assert!(set.acquire_timeout(HANG).unwrap().is_some());
     });
 }
 
