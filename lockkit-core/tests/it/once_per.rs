@@ -11,7 +11,7 @@ use std::{
 use crate::common::{NAME, TTL, client, deliver_next, eventually, in_time, kind, name, settle};
 use crate::memory_store::{granted, session};
 use lockkit_core::{
-    ErrorKind, LockClient, OncePer, Turn,
+    Clock, ErrorKind, LockClient, OncePer, Turn,
     limits::{ONCE_PERIOD_MAX, ONCE_PERIOD_MIN, ONCE_READ_PAUSE, ONCE_RECORD_RESERVE, TRY_ANSWER_MAX},
     memory::MemoryServer,
 };
@@ -188,6 +188,27 @@ async fn work_begins_after_an_outage() {
     let start = Instant::now();
     assert_eq!(kind(later.begin_timeout(TTL).await), ErrorKind::Unavailable);
     assert!(start.elapsed() <= TTL + TRY_ANSWER_MAX, "{:?}", start.elapsed());
+}
+
+/// The hold would last much longer than the time limit.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn turn_whose_record_is_not_confirmed_ends_in_time() {
+    let server = MemoryServer::new();
+    let builder = LockClient::builder(server.backend()).ttl(TTL * 10).clock(Clock::tokio());
+    let (client, start) = (builder.build().await.unwrap(), Instant::now());
+    let work = work(&client, start, Duration::ZERO);
+    server.hold_requests();
+    let beginning = tokio::spawn(async move { work.begin_timeout(ONCE_READ_PAUSE).await });
+    // All but the writing of the record.
+    for _ in 0..3 {
+        deliver_next(&server).await;
+    }
+    let error = in_time(beginning).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("this period may count as done"), "{error}");
+    let limit = ONCE_READ_PAUSE + TRY_ANSWER_MAX + Duration::from_millis(10);
+    assert!(start.elapsed() <= limit, "{:?}", start.elapsed());
+    server.deliver_requests();
 }
 
 /// The store has reported another holder, whatever it answers to the last look.
