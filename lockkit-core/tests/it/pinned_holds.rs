@@ -275,6 +275,14 @@ async fn a_time_beyond_the_limit_is_refused() {
     assert!(longest.acquire().await.unwrap().is_held());
 }
 
+/// Also where the backend has no pins.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn minimum_time_of_zero_is_none() {
+    let backend = Scripted::new(Lifetime::Session);
+    let lock = backend.client().await.lock(NAME).unwrap().hold_at_least(Duration::ZERO);
+    assert!(lock.acquire().await.unwrap().is_held());
+}
+
 /// The caller that the grant was for never takes it; one that re-enters does.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn pin_stays_for_a_caller_that_re_entered() {
