@@ -261,6 +261,23 @@ mod tests {
         assert_eq!((done, outcome.unwrap_err().kind()), (16, ErrorKind::Unavailable));
     }
 
+    /// Otherwise another client could lock it first, and be granted the lock, too.
+    #[test]
+    fn new_lock_file_is_locked_and_complete_before_it_has_its_name() {
+        let path = tempfile::tempdir().unwrap();
+        let folder = Folder::new(path.path());
+        let file = folder.join("a.lock".into());
+        let mut seen = None;
+        let made = LockFile::make(&folder, &file, |new| {
+            let unnamed = fs::read_dir(path.path()).unwrap().next().unwrap().unwrap().path();
+            let is_locked = !try_lock(&File::open(&unnamed).unwrap()).unwrap();
+            seen = Some((is_locked, keys::parse_record(&fs::read(&unnamed).unwrap())));
+            new.publish(&file)
+        });
+        let (_lock, token) = made.unwrap().unwrap();
+        assert_eq!(seen, Some((true, Some(token.get()))));
+    }
+
     #[test]
     fn locked_file_that_was_deleted_is_not_granted() {
         let path = tempfile::tempdir().unwrap();
