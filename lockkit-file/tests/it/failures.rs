@@ -124,6 +124,16 @@ async fn a_folder_that_is_not_writable_is_denied() {
 }
 
 #[tokio::test]
+async fn folder_that_is_not_readable_is_denied_before_a_file_is_made() {
+    let (_parent, folder) = reachable();
+    set_mode(&folder, 0o333);
+    let answer = Child::unprivileged(&folder).line().await;
+    set_mode(&folder, 0o755);
+    assert!(answer.starts_with("error Denied: open lock folder"), "{answer}");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "a file was made");
+}
+
+#[tokio::test]
 async fn a_lock_file_that_is_not_writable_is_denied() {
     let (_parent, folder) = reachable();
     set_mode(&folder, 0o777);
