@@ -139,6 +139,14 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn operation_that_panics_is_unexpected_and_leaves_its_thread() {
+        let disk = Disk::new();
+        let defect = disk.read("read", ANSWER_MAX, || -> Result<()> { panic!("a defect") }).await;
+        assert_eq!(defect.unwrap_err().kind(), ErrorKind::Unexpected);
+        assert_eq!(disk.read("read", ANSWER_MAX, || Ok(1)).await.unwrap(), 1);
+    }
+
+    #[tokio::test]
     async fn hanging_changes_are_limited_and_do_not_block_reads() {
         let disk = Disk::new();
         let (disk_is_back, hang) = hanging();
