@@ -179,6 +179,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn streak_takes_half_a_second() {
+        let queue = LocalQueues::default().queue(&LockName::new("a").unwrap());
+        tokio::time::advance(Duration::from_millis(499)).await;
+        assert!(!queue.end_streak());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(queue.end_streak());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn busy_queue_pauses_after_each_streak() {
         let queues = LocalQueues::default();
         let queue = queues.queue(&LockName::new("a").unwrap());
