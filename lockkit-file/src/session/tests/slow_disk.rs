@@ -107,6 +107,16 @@ async fn reads_of_a_disk_that_hangs_fail_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn disk_that_hangs_is_noticed_after_ten_seconds() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder);
+    let _hangs = session.disk.hang();
+    let start = Instant::now();
+    session.elections().unwrap().leader(&LockName::new("a").unwrap()).await.unwrap_err();
+    assert_eq!(start.elapsed(), Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
 async fn operators_of_a_disk_that_hangs_get_an_error_in_time() {
     let folder = tempfile::tempdir().unwrap();
     let backend = FileBackend::new(FileConfig::new(folder.path()).unwrap());
