@@ -189,6 +189,21 @@ async fn file_in_place_of_the_folder_ends_session_and_holds() {
     assert!(matches!(renewals.holds[..], [(_, Renewal::Gone)]), "{renewals:?}");
 }
 
+/// The folder becomes a link to itself.
+#[tokio::test(start_paused = true)]
+async fn session_whose_folder_cannot_be_checked_is_unknown() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("locks");
+    fs::create_dir(&path).unwrap();
+    let session = FileSession::new(Arc::new(Folder::new(&path)), Disk::new(), Clock::boot());
+    let held = granted(&session).await;
+    fs::rename(&path, parent.path().join("moved")).unwrap();
+    symlink("locks", &path).unwrap();
+    let renewals = session.renew(&[held]).await;
+    assert!(matches!(renewals.session, Renewal::Unknown(_)), "{renewals:?}");
+    assert!(matches!(renewals.holds[..], [(_, Renewal::Unknown(_))]), "{renewals:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn close_is_confirmed_once_every_change_has_ended() {
     const HOLDS: usize = 4;
@@ -322,6 +337,18 @@ async fn observer_looks_once_per_pause_also_after_it_was_late() {
     let late = Instant::now();
     watch.changed().await;
     assert_eq!(late.elapsed(), LEADER_POLL_PAUSE, "the looks that it missed came in a burst");
+}
+
+#[tokio::test(start_paused = true)]
+async fn observer_looks_four_times_a_second() {
+    let folder = tempfile::tempdir().unwrap();
+    let session = session(&folder);
+    let mut watch = session.elections().unwrap().watch(&LockName::new("a").unwrap()).await.unwrap();
+    let start = Instant::now();
+    for _ in 0..4 {
+        watch.changed().await;
+    }
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
 }
 
 #[tokio::test(start_paused = true)]
