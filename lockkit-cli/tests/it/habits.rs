@@ -50,6 +50,16 @@ fn longest_hold_ends_the_job_with_a_warning_first() {
     assert_eq!((quick.status, &*quick.stderr), (5, ""));
 }
 
+/// It ends by SIGTERM, before its lock is lost.
+#[test]
+fn job_that_had_to_end_has_not_succeeded() {
+    let home = Home::new();
+    let script = "exec 2>/dev/null; trap 'exit 0' TERM; while :; do sleep 0.01; done";
+    // The job has three seconds for its trap, also on a busy machine.
+    let ended = done(home.run(&["--max-hold", "12", "a"], script));
+    assert_eq!(ended.status, 76, "{}", ended.stderr);
+}
+
 /// Its end begins a quarter of that time before, not a quarter of the ttl.
 #[test]
 fn short_longest_hold_leaves_time_for_the_job() {

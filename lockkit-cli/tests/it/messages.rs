@@ -176,6 +176,25 @@ fn stderr_that_nobody_reads_does_not_delay_renewals() {
     drop(reader);
 }
 
+/// Other waiters are behind the claim.
+#[cfg(feature = "redis")]
+#[test]
+fn stderr_that_nobody_reads_does_not_delay_the_end_of_a_wait() {
+    let home = Home::new();
+    let redis = lockkit_testbed::Redis::start().unwrap();
+    redis.cli(&["SET", "a", "another program's"]).unwrap();
+    let (reader, full) = full_pipe();
+    let mut command = home.run(&["-q", "--backend", &redis.url(), "a"], "echo ran");
+    let mut run = Started::new(command.stderr(full));
+    drop(command);
+    let waiters = || redis.cli(&["ZCARD", "lockkit:{a}:queue"]).unwrap().number().unwrap();
+    lockkit_testbed::eventually("the claim in the queue", || (waiters() == 1).then_some(()));
+    run.send(rustix::process::Signal::TERM);
+    lockkit_testbed::eventually("the end of the wait", || (!run.runs()).then_some(()));
+    assert_eq!((run.wait(), waiters()), (143, 0));
+    drop(reader);
+}
+
 /// The lock is broken long before its deadline: the next holder may have it.
 #[cfg(feature = "redis")]
 #[test]

@@ -12,16 +12,18 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Completion, Trial};
+use rustix::process::{Pid, Signal, kill_process};
 
-use self::harness::{Home, done};
+use self::harness::{Home, Started, done};
 
 /// Name and body of a test; it panics if it fails.
 type Test = (&'static str, fn());
 
-const TESTS: [Test; 3] = [
+const TESTS: [Test; 4] = [
     ("user_without_a_home_must_name_a_store", user_without_a_home_must_name_a_store),
     ("home_of_another_user_is_left_alone", home_of_another_user_is_left_alone),
     ("file_of_another_user_is_refused", file_of_another_user_is_refused),
+    ("member_of_another_user_keeps_the_lock", member_of_another_user_keeps_the_lock),
 ];
 
 /// A user of Debian without rights and without a home.
@@ -79,4 +81,20 @@ fn file_of_another_user_is_refused() {
     let refused = done(unset(home.run(&["a"], "echo ran")));
     assert_eq!((refused.status, &*refused.stdout), (78, ""), "{}", refused.stderr);
     assert!(refused.message().contains("belongs to user 65534"), "{}", refused.stderr);
+}
+
+/// Root without the right to signal processes of other users stands for a user whose command is `sudo`.
+fn member_of_another_user_keeps_the_lock() {
+    let home = Home::new();
+    let mut command = home.command("setpriv");
+    command.args(["--bounding-set=-kill", "--inh-caps=-kill", env!("CARGO_BIN_EXE_lockkit")]);
+    let member = format!("setpriv --reuid {NOBODY} --clear-groups sleep 300");
+    command.args(["run", "a", "--", "sh", "-c", &format!("{member} >/dev/null 2>&1 & echo $!")]);
+    let mut job = Started::new(&mut command);
+    let member = Pid::from_raw(job.line().parse().unwrap()).unwrap();
+    for _ in 0..3 {
+        assert_eq!(done(home.run(&["-q", "--timeout", "1s", "a"], "")).status, 75);
+    }
+    assert!(job.runs());
+    kill_process(member, Signal::KILL).unwrap();
 }
