@@ -89,9 +89,6 @@ impl LockedCommand {
         let status = supervise(&mut job, &hold, ttl, held.signals, &mut children).await;
         let was_started = job.was_started();
         job.finish();
-        if status == LOST {
-            return Ok(status);
-        }
         // The lock may have been lost at the moment at which the job ended.
         ended_under_lock(status, was_started, held.guard.check())
     }
@@ -106,15 +103,19 @@ fn deadline_of(guard: &LockGuard) -> Result<Option<Duration>, Failure> {
     Ok(deadline)
 }
 
-/// Returns the status of a command that has ended, if its lock was held until then.
+/// Returns the status of a command that has ended, if its lock was held until then. A loss that has ended the job is said
+/// already.
 fn ended_under_lock(status: u8, was_started: bool, checked: lockkit::Result<()>) -> Result<u8, Failure> {
-    checked.map(|()| status).map_err(|lost| match was_started {
-        true => Failure::new(
-            LOST,
-            format!("the command ended with status {status}, but its lock was lost: {lost:#}"),
-        ),
-        false => not_started(&lost),
-    })
+    match checked {
+        Err(lost) if status != LOST => Err(match was_started {
+            true => Failure::new(
+                LOST,
+                format!("the command ended with status {status}, but its lock was lost: {lost:#}"),
+            ),
+            false => not_started(&lost),
+        }),
+        _ => Ok(status),
+    }
 }
 
 fn not_started(lost: &lockkit::Error) -> Failure {
@@ -187,11 +188,15 @@ mod tests {
     #[test]
     fn command_whose_lock_was_lost_at_its_end_has_not_succeeded() {
         assert_eq!(ended_under_lock(5, true, Ok(())).unwrap(), 5);
-        for (status, was_started, message) in [(0, true, "ended with status 0"), (137, false, "not started")]
-        {
-            let lost = Err(Error::new(ErrorKind::Lost, "hold"));
-            let lost = ended_under_lock(status, was_started, lost).unwrap_err();
-            assert!(lost.status == LOST && lost.message.contains(message), "{}", lost.message);
+        let lost = || Err(Error::new(ErrorKind::Lost, "hold"));
+        for (status, was_started, message) in [
+            (0, true, "ended with status 0"),
+            (5, true, "ended with status 5"),
+            (137, false, "not started"),
+        ] {
+            let failed = ended_under_lock(status, was_started, lost()).unwrap_err();
+            assert!(failed.status == LOST && failed.message.contains(message), "{}", failed.message);
         }
+        assert_eq!(ended_under_lock(LOST, true, lost()).unwrap(), LOST, "it is said already");
     }
 }
