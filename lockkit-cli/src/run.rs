@@ -189,11 +189,9 @@ mod tests {
     fn command_whose_lock_was_lost_at_its_end_has_not_succeeded() {
         assert_eq!(ended_under_lock(5, true, Ok(())).unwrap(), 5);
         let lost = || Err(Error::new(ErrorKind::Lost, "hold"));
-        for (status, was_started, message) in [
-            (0, true, "ended with status 0"),
-            (5, true, "ended with status 5"),
-            (137, false, "not started"),
-        ] {
+        for (status, was_started, message) in
+            [(0, true, "ended with status 0"), (5, true, "ended with status 5"), (137, false, "not started")]
+        {
             let failed = ended_under_lock(status, was_started, lost()).unwrap_err();
             assert!(failed.status == LOST && failed.message.contains(message), "{}", failed.message);
         }
