@@ -108,9 +108,7 @@ impl Replicas {
         call: &Call,
         asking: bool,
     ) -> Result<(Value, Result<(), RequestError>), RequestError> {
-        let wait_ms = u64::try_from((limit / WAIT_SHARE).as_millis()).unwrap_or(u64::MAX);
-        // WAIT with 0 ms has no time limit.
-        let wait = redis::cmd("WAIT").arg(self.count).arg(wait_ms.max(1)).to_owned();
+        let wait = redis::cmd("WAIT").arg(self.count).arg(wait_ms(limit)).to_owned();
         let answers = self.server.run_with(limit, call, Some(wait), asking).await?;
         let [answer, acknowledgements] = <[Value; 2]>::try_from(answers)
             .map_err(|_| RequestError::unexpected("a script and WAIT did not get one answer each"))?;
@@ -125,6 +123,13 @@ impl Replicas {
         let message = format!("{} replicas must acknowledge a grant; {why}", self.count);
         RequestError::new(Effect::Refused, ErrorKind::Unavailable, message)
     }
+}
+
+/// Returns for how many milliseconds WAIT may wait in a request of this time limit.
+fn wait_ms(limit: Duration) -> u64 {
+    let wait_ms = u64::try_from((limit / WAIT_SHARE).as_millis()).unwrap_or(u64::MAX);
+    // WAIT with 0 ms has no time limit.
+    wait_ms.max(1)
 }
 
 impl RedisSession {
@@ -169,6 +174,13 @@ mod tests {
         topology::{Dialer, Login, Topology},
         wire::{INSPECT, RELEASE},
     };
+
+    /// Else a request with hardly any time left would block its connection for as long as replicas are away.
+    #[test]
+    fn wait_for_replicas_has_a_time_limit_however_short_the_rest_is() {
+        let found = [3000, 2, 1, 0].map(|limit_ms| wait_ms(Duration::from_millis(limit_ms)));
+        assert_eq!(found, [1500, 1, 1, 1]);
+    }
 
     /// The first one may lead to a former master, and so would every later try. As a replica it refuses WAIT.
     #[tokio::test]
