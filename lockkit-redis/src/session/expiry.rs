@@ -123,6 +123,18 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_secs(3600), expiry_check.due(None)).await.is_err());
     }
 
+    /// As a try does. A waiter that comes later would else not find them, and check at the same time.
+    #[tokio::test(start_paused = true)]
+    async fn claim_that_has_not_waited_leaves_the_waiters_of_its_lock_as_they_are() {
+        let expiry_checks = ExpiryChecks::default();
+        let (mut waiting, mut later) = (expiry_checks.join("x"), expiry_checks.join("x"));
+        let ends = Some(Instant::now());
+        waiting.due(ends).await;
+        drop(expiry_checks.join("x"));
+        let turn = tokio::time::timeout(Duration::from_secs(60), later.due(ends)).await;
+        assert!(turn.is_err(), "two check at once");
+    }
+
     /// So a wait costs the same however many locks were waited for before, and a claim that does not wait nothing.
     #[tokio::test(start_paused = true)]
     async fn last_waiter_of_a_lock_leaves_nothing() {
