@@ -239,7 +239,10 @@ fn unknown(fault: &RequestError) -> Renewal {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    };
 
     use lockkit_conformance::direct::{HANG, LONG, acquire, bounded, fresh_name, name};
     use lockkit_core::{Clock, backend::Backend};
@@ -335,6 +338,36 @@ mod tests {
         let heartbeat = bounded(session.renew(std::slice::from_ref(&held))).await;
         let Renewal::Unknown(error) = &heartbeat.session else { panic!("{heartbeat:?}") };
         assert!(error.to_string().contains("OOM"), "{error}");
+    }
+
+    /// While a script runs, the server serves no other client.
+    #[tokio::test]
+    async fn many_holds_are_renewed_by_several_requests() {
+        const HOLDS: usize = 2 * LOCKS_PER_REQUEST + 1;
+        let (requests, largest) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let counts = (Arc::clone(&requests), Arc::clone(&largest));
+        let server = ScriptedServer::start(|_| {
+            move |_, words: &[String]| match &*words[0] {
+                "EVALSHA" if words[1] == RENEW.digest() => {
+                    let locks: usize = words[2].parse().unwrap();
+                    counts.0.fetch_add(1, SeqCst);
+                    counts.1.fetch_max(locks, SeqCst);
+                    Answer::Text(format!("*{locks}\r\n{}", ":1\r\n".repeat(locks)))
+                }
+                "EVALSHA" => Answer::Text(":7\r\n".to_owned()),
+                _ => greeting(words),
+            }
+        });
+        let config = RedisConfig::new([server.await.address.to_string()]).unwrap().request_timeout(HANG);
+        let session = RedisBackend::new(config).open_session(LONG, Clock::boot()).await.unwrap();
+        let mut held = Vec::new();
+        for _ in 0..HOLDS {
+            held.push(acquire(&session, &fresh_name()).await);
+        }
+        let heartbeat = bounded(session.renew(&held)).await;
+        let renewed = heartbeat.holds.iter().filter(|(_, one)| matches!(one, Renewal::Renewed { .. }));
+        assert_eq!(renewed.count(), HOLDS);
+        assert_eq!((requests.load(SeqCst), largest.load(SeqCst)), (3, LOCKS_PER_REQUEST));
     }
 
     /// A master that does not answer would else cost the holds at all others.
