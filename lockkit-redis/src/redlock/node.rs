@@ -153,6 +153,8 @@ pub(super) fn name_of(address: &Address) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
     use lockkit_conformance::direct::{HANG, sooner_than, until};
     use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 
@@ -234,6 +236,31 @@ mod tests {
                 }
             });
             node_at(server.await.address).run(LIMIT, &look()).await.unwrap_err();
+        })
+        .await;
+    }
+
+    /// Their pauses would grow to 2 s, and take more than 5 s together.
+    #[tokio::test]
+    async fn connections_that_have_served_are_replaced_without_growing_pauses() {
+        const CONNECTIONS: usize = 8;
+        let scripts = AtomicUsize::default();
+        let server = ScriptedServer::start(|_| {
+            move |_, words: &[String]| match &*words[0] {
+                // Each connection ends after one answer.
+                "EVALSHA" if scripts.fetch_add(1, SeqCst).is_multiple_of(2) => {
+                    Answer::Text(":1\r\n".to_owned())
+                }
+                "EVALSHA" => Answer::EndOfConnection,
+                _ => greeting(words),
+            }
+        });
+        let node = node_at(server.await.address);
+        sooner_than(Duration::from_secs(3), async || {
+            for _ in 0..CONNECTIONS {
+                node.run(HANG, &look()).await.unwrap();
+                node.run(HANG, &look()).await.unwrap_err();
+            }
         })
         .await;
     }

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
+    time::Duration,
 };
 
 use lockkit_conformance::{
@@ -20,7 +21,7 @@ use lockkit_core::{
     backend::{Admin, Backend, Contender, Grant, Loss, Renewal, Session},
 };
 use lockkit_redis::RedlockBackend;
-use lockkit_testbed::{Message, Proxy};
+use lockkit_testbed::{Direction, Flow, Message, Proxy};
 
 use crate::redlock::{
     Masters, config, encoded,
@@ -171,6 +172,23 @@ async fn break_at_a_minority_is_no_break_and_is_not_undone_there() {
     at(&masters, 1..3, &["ACL", "SETUSER", "app", "+set", "+del"]).await;
     assert!(bounded(admin(&masters.url()).break_lock(&name, &shown)).await.unwrap());
     assert!(matches!(renewal(&session, &held).await, Renewal::Gone));
+}
+
+/// One node refuses, one ends the hold, and the one that answers last has lost it.
+#[tokio::test(flavor = "multi_thread")]
+async fn hold_was_broken_if_any_node_had_it() {
+    let masters = Masters::start(3).unwrap();
+    let proxy = Proxy::start_redis(&masters.endpoints[2]).unwrap();
+    let endpoints = [masters.endpoints[0].clone(), masters.endpoints[1].clone(), proxy.endpoint()];
+    let (session, name) = (session(&masters.url()).await, fresh_name());
+    acquire(&session, &name).await;
+    until_everywhere(&masters, &name).await;
+    at(&masters, 0..1, &["ACL", "SETUSER", "app", "-set", "-del"]).await;
+    at(&masters, 2..3, &["DEL", &encoded(&name)]).await;
+    let admin = admin(&format!("{}?request_timeout=10s", url_of(&endpoints)));
+    let shown = holder(&admin, &name).await.unwrap();
+    proxy.set(Direction::Replies, Flow::Delay(Duration::from_millis(200)));
+    assert!(bounded(admin.break_lock(&name, &shown)).await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -210,3 +210,48 @@ fn faults(answers: &[Option<BatchReply>]) -> Vec<NodeFault> {
 fn unknown(fault: RequestError) -> Renewal {
     Renewal::Unknown(fault.into_error("renew"))
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_conformance::direct::HANG;
+
+    use super::*;
+    use crate::{
+        redlock::{
+            node::name_of,
+            session::{
+                sent_requests::SentRequests,
+                tests::{add_hold, session_at},
+            },
+        },
+        tests::scripted::{Answer, ScriptedServer, greeting},
+    };
+
+    /// A majority has answered the first one.
+    #[tokio::test]
+    async fn session_is_not_renewed_if_the_second_request_of_a_heartbeat_fails() {
+        let mut nodes = Vec::new();
+        for _ in 0..2 {
+            let server = ScriptedServer::start(|_| {
+                |_, words: &[String]| match &*words[0] {
+                    "EVALSHA" => Answer::Text(match &*words[2] {
+                        // The state of the node.
+                        "1" => "*4\r\n$0\r\n\r\n:0\r\n$0\r\n\r\n:0\r\n".to_owned(),
+                        // The heartbeat of one lock.
+                        "3" => "-BUSY a script\r\n".to_owned(),
+                        _ => format!("*{LOCKS_PER_REQUEST}\r\n{}", ":1\r\n".repeat(LOCKS_PER_REQUEST)),
+                    }),
+                    _ => greeting(words),
+                }
+            });
+            nodes.push(name_of(&server.await.address));
+        }
+        let session = session_at([&*nodes[0], &*nodes[1], "127.0.0.1:3"], HANG);
+        let held: Vec<Grant> =
+            (0..=LOCKS_PER_REQUEST).map(|_| add_hold(&session, SentRequests::mark_touched)).collect();
+        let renewals = session.heartbeat(&held).await;
+        let is_renewed = |renewal: &Renewal| matches!(renewal, Renewal::Renewed { .. });
+        let renewed = renewals.holds.iter().filter(|(_, renewal)| is_renewed(renewal)).count();
+        assert_eq!((renewed, is_renewed(&renewals.session)), (LOCKS_PER_REQUEST, false));
+    }
+}

@@ -226,7 +226,7 @@ mod tests {
         session_at(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"], Duration::from_secs(1))
     }
 
-    fn session_at(nodes: [&str; 3], limit: Duration) -> RedlockSession {
+    pub(super) fn session_at(nodes: [&str; 3], limit: Duration) -> RedlockSession {
         let (hints, broken) = Hints::of_session();
         let config = RedlockConfig::new(RedisConfig::new(nodes).unwrap()).unwrap();
         let nodes = config.connect_with(limit, hints);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     /// Adds a hold after `done` has recorded, for each node, what was sent there.
-    fn add_hold(session: &RedlockSession, done: impl Fn(&SentRequests, usize)) -> Grant {
+    pub(super) fn add_hold(session: &RedlockSession, done: impl Fn(&SentRequests, usize)) -> Grant {
         let sent = Arc::new(SentRequests::default());
         (0..session.context.nodes.count()).for_each(|node| {
             done(&sent, node);
