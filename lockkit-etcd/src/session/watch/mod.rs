@@ -300,4 +300,16 @@ mod tests {
             WatchResponse { watch_id, canceled: true, compact_revision: 7, ..WatchResponse::default() };
         task.cancelled(watch_id, &answer).await.unwrap_err();
     }
+
+    /// It would report nothing, and not every server says why.
+    #[tokio::test(start_paused = true)]
+    async fn watch_that_is_refused_without_a_reason_ends_the_stream() {
+        let mut task = task(&Script::default());
+        let watch_id = OWN_KEYS + 1;
+        // The other one was cancelled by this client.
+        for created in [true, false] {
+            let answer = WatchResponse { watch_id, created, canceled: true, ..WatchResponse::default() };
+            assert_eq!(task.cancelled(watch_id, &answer).await.is_err(), created);
+        }
+    }
 }
