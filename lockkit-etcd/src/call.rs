@@ -339,4 +339,25 @@ mod tests {
         assert_eq!((fault.kind(), fault.is_transient()), (ErrorKind::Denied, false));
         assert_eq!((script.count("Range"), script.count("Authenticate")), (1, 1));
     }
+
+    /// The server has refused the login that the request was sent with, not the new one.
+    #[tokio::test(start_paused = true)]
+    async fn login_that_another_request_has_renewed_meanwhile_is_not_renewed_again() {
+        let script = Script::default();
+        let server = server(&script, 1);
+        let sent = AtomicUsize::new(0);
+        let request = |_: &Client| {
+            let (is_first, other) = (sent.fetch_add(1, Ordering::Relaxed) == 0, server.clone());
+            async move {
+                if is_first {
+                    other.log_in_after(other.login()).await.unwrap();
+                    Err(client::Error::from(Status::unauthenticated("etcdserver: invalid auth token")))
+                } else {
+                    Ok(())
+                }
+            }
+        };
+        server.call(request).await.unwrap();
+        assert_eq!((sent.load(Ordering::Relaxed), script.count("Authenticate")), (2, 1));
+    }
 }
