@@ -7,8 +7,8 @@ use lockkit_conformance::direct::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::{TTL, before_each_txn, foreign, of_another_client, session};
-use crate::client::scripted::Script;
+use super::{TTL, before_each_txn, first, foreign, of_another_client, session};
+use crate::client::scripted::{Fate, Script};
 
 /// Nobody would grant it the lock.
 #[tokio::test(start_paused = true)]
@@ -76,4 +76,17 @@ async fn release_whose_handoffs_fail_ends_without_one() {
     release(&session, &held).await;
     assert_eq!((script.count("Txn"), script.keys(&own).len()), (9, 0));
     script.serve();
+}
+
+/// With the old one it would be refused, and sent again.
+#[tokio::test(start_paused = true)]
+async fn claim_after_an_epoch_bump_carries_the_new_epoch() {
+    let (script, name) = (Script::default(), fresh_name());
+    let session = session(&script).await;
+    script.rule(first(1, "Txn", Fate::Unanswered));
+    release(&session, &acquire(&session, &name).await).await;
+    script.take_calls();
+    let held = acquire(&session, &name).await;
+    assert_eq!(script.count("Txn"), 1);
+    release(&session, &held).await;
 }
