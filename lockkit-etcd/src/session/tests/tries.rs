@@ -35,3 +35,14 @@ async fn try_whose_first_look_is_refused_is_granted_a_free_lock() {
         release(&session, &held).await;
     }
 }
+
+/// Its entry would delay those who come behind it.
+#[tokio::test(start_paused = true)]
+async fn try_that_finds_a_foreign_guard_writes_nothing() {
+    let (script, name) = (Script::default(), fresh_name());
+    let session: Arc<dyn Session> = session_of(&script, &config(1).guard("guards/")).await;
+    script.put(&format!("guards/{name}"), "");
+    script.take_calls();
+    assert!(is_gave_up(&try_acquire(&session, &name).await));
+    assert_eq!((script.count("Range"), script.count("Txn")), (1, 0));
+}
