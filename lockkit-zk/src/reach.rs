@@ -277,9 +277,8 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = listener.local_addr().unwrap().to_string();
         let serve = async {
-            // What was not read makes its end a reset.
             let (handshake, _) = listener.accept().await.unwrap();
-            handshake.readable().await.unwrap();
+            handshake.set_zero_linger().unwrap();
             drop(handshake);
             let (mut answered, _) = listener.accept().await.unwrap();
             answered.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
