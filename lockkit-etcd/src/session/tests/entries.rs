@@ -90,3 +90,18 @@ async fn claim_after_an_epoch_bump_carries_the_new_epoch() {
     assert_eq!(script.count("Txn"), 1);
     release(&session, &held).await;
 }
+
+/// No event and no read of the queue is needed.
+#[tokio::test(start_paused = true)]
+async fn reply_to_a_release_grants_the_next_claim_of_the_same_client() {
+    let (script, name) = (Script::default(), fresh_name());
+    let session = session(&script).await;
+    let held = acquire(&session, &name).await;
+    let next = enqueued(&session, &name).await;
+    sleep(Duration::from_secs(1)).await;
+    let since = Instant::now();
+    release(&session, &held).await;
+    let held = next.granted().await;
+    assert_eq!(since.elapsed(), Duration::ZERO);
+    release(&session, &held).await;
+}
