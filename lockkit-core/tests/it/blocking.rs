@@ -296,6 +296,8 @@ fn blocking_set_waits_for_a_lock_that_is_held() {
         thread::scope(|scope| {
             let waiting = scope.spawn(|| set.acquire_timeout(HANG).unwrap().is_some());
             eventually("it waits", || server.inspect(&LockName::new("b").unwrap()).waiters.len() == 1);
+            // It stays, however long the lock is held.
+            thread::sleep(Duration::from_millis(50));
             holder.release().unwrap();
             assert!(waiting.join().unwrap());
         });
