@@ -45,12 +45,12 @@ const CARGO: [(&str, &str); 2] = [
 /// Documents a library before its doc tests.
 const RUSTDOC: &str = "xtask/src/rustdoc.sh";
 
-/// How many test programs run at a time. When three that compute much ran next to the compiler, the load reached 40, and
-/// clients that got no answer for a ttl lost their locks.
-const PROGRAMS: Width = Width { min: 2, max: 6, look_every: Duration::from_secs(2) };
+/// How many test programs run at a time. When three that compute much ran next to the compiler, or six on two slow
+/// processors, the load reached 40 and more, and clients that got no answer for a ttl lost their locks.
+const PROGRAMS: Width = Width { min: 2, max: 4, look_every: Duration::from_secs(2) };
 
 /// As above, while other threads keep the processors busy: these never idle.
-const PROGRAMS_BUSY: Width = Width { min: 4, max: 4, ..PROGRAMS };
+const PROGRAMS_BUSY: Width = Width { min: PROGRAMS.max, ..PROGRAMS };
 
 /// The test programs that take longest, in the order in which they start. The last ones compute little: at the end of the
 /// run, they would leave the processors idle.
