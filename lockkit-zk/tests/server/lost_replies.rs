@@ -118,6 +118,24 @@ async fn claims_of_one_session_are_distinguished_after_a_lost_reply() {
     }
 }
 
+/// Their names differ only in their numbers, and the server lists them by hash: the own one is not always the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn bare_node_that_is_listed_before_the_own_one_is_not_adopted() {
+    let (server, name) = (own_server(), fresh_name());
+    let proxy = Proxy::start_zookeeper(server.endpoint()).unwrap();
+    let session = session_at(&format!("{}&form=bare", url_through(&proxy)), LONG).await;
+    release(&session, &acquire(&session, &name).await).await;
+    let held = acquire(&session, &name).await;
+    proxy.swallow_reply(1);
+    let second = enqueued(&session, &name).await;
+    let listed = plain(&server).await.list_children(&node(&name)).await.unwrap();
+    assert_eq!(listed, ["lock-0000000001", "lock-0000000002"], "the own one is the first");
+    release(&session, &held).await;
+    let second = second.granted().await;
+    assert!(second.token() > held.token(), "the holder's node was taken for the waiter's");
+    release(&session, &second).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_reply_during_a_wait_only_delays_the_grant() {
     let (server, name) = (shared(), fresh_name());
