@@ -238,6 +238,26 @@ async fn mark_of_a_break_undoes_no_write_of_the_directory() {
     assert!(is_lost(&session, &held).await);
 }
 
+/// The mark arrives at a new directory whose data have the same version, and the next holder's node has the same name.
+#[tokio::test(flavor = "multi_thread")]
+async fn break_looks_for_the_holders_node_behind_its_mark() {
+    let server = shared();
+    let (session, name) = (session_at(&url(server, "bare"), LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    server.write(&node(&name), b"of another program").unwrap();
+    let found = holder(server, &name).await;
+    let (proxy, breaking) = break_until(server, &name, found.clone(), "of another program").await;
+    release(&session, &held).await;
+    assert!(server.delete(&node(&name)).unwrap());
+    let next = acquire(&session, &name).await;
+    server.write(&node(&name), b"newer").unwrap();
+    assert_eq!(queue(server, &name), [found.entry.as_str()], "the name did not recur");
+    proxy.pass();
+    assert!(!bounded(breaking).await.unwrap().unwrap());
+    assert!(!is_lost(&session, &next).await, "the next holder was broken");
+    release(&session, &next).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn break_with_lost_reply_is_repeated_and_breaks_nobody_else() {
     let server = shared();
