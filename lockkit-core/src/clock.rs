@@ -11,11 +11,7 @@
 //!
 //! No clock helps against a paused and restored virtual machine; only the fencing token does.
 
-use std::{
-    fmt,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// A moment on a [`Clock`], in nanoseconds since an arbitrary start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,35 +44,43 @@ impl BootInstant {
     }
 }
 
-/// The source of a [`Clock`]; outside this crate only tests implement it.
-pub trait TimeSource: Send + Sync {
-    /// Returns the current reading, which is never less than an earlier one.
-    fn now(&self) -> BootInstant;
-}
-
 /// The clock of a client; its sessions use the same one for the send times of requests. Cheap to clone.
 #[derive(Clone)]
-pub struct Clock(Arc<dyn TimeSource>);
+pub struct Clock(Arc<dyn Fn() -> BootInstant + Send + Sync>);
 
 impl Clock {
     /// Returns the boot clock of this machine, the one to use outside tests.
     pub fn boot() -> Self {
-        Self::new(Boot { start: Instant::now() })
+        Self::new(boot_clock())
     }
 
     /// Returns the clock of the tokio runtime, which a test can pause and advance.
     pub fn tokio() -> Self {
-        Self::new(Tokio { start: tokio::time::Instant::now() })
+        let start = tokio::time::Instant::now();
+        Self::new(move || BootInstant::from_start(start.elapsed()))
     }
 
-    /// Returns a clock with this source, for tests.
-    pub fn new(source: impl TimeSource + 'static) -> Self {
-        Self(Arc::new(source))
+    /// Returns a clock for tests, with the readings of `now`: each must not be less than an earlier one.
+    ///
+    /// ```
+    /// use std::sync::{Arc, atomic::{AtomicU64, Ordering::SeqCst}};
+    /// use std::time::Duration;
+    /// use lockkit_core::{BootInstant, Clock};
+    ///
+    /// let seconds = Arc::new(AtomicU64::new(0));
+    /// let reading = Arc::clone(&seconds);
+    /// let clock = Clock::new(move || BootInstant::from_start(Duration::from_secs(reading.load(SeqCst))));
+    /// let start = clock.now();
+    /// seconds.store(3600, SeqCst);
+    /// assert_eq!(clock.now().since(start), Duration::from_secs(3600));
+    /// ```
+    pub fn new(now: impl Fn() -> BootInstant + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
     }
 
     /// Returns the current reading.
     pub fn now(&self) -> BootInstant {
-        self.0.now()
+        (self.0)()
     }
 }
 
@@ -86,21 +90,13 @@ impl fmt::Debug for Clock {
     }
 }
 
-struct Boot {
-    #[cfg_attr(
-        any(target_os = "linux", target_os = "android", target_vendor = "apple"),
-        allow(dead_code, reason = "read where the boot clock is not")
-    )]
-    start: Instant,
-}
-
-impl TimeSource for Boot {
-    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
-    fn now(&self) -> BootInstant {
-        #[cfg(target_vendor = "apple")]
-        const ID: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
-        #[cfg(not(target_vendor = "apple"))]
-        const ID: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+fn boot_clock() -> impl Fn() -> BootInstant {
+    #[cfg(target_vendor = "apple")]
+    const ID: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+    #[cfg(not(target_vendor = "apple"))]
+    const ID: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+    || {
         let reading = rustix::time::clock_gettime(ID);
         // Both fields are never negative on these clocks, and nanoseconds are below 10^9.
         BootInstant::from_start(Duration::new(
@@ -108,21 +104,12 @@ impl TimeSource for Boot {
             reading.tv_nsec.unsigned_abs() as u32,
         ))
     }
-
-    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
-    fn now(&self) -> BootInstant {
-        BootInstant::from_start(self.start.elapsed())
-    }
 }
 
-struct Tokio {
-    start: tokio::time::Instant,
-}
-
-impl TimeSource for Tokio {
-    fn now(&self) -> BootInstant {
-        BootInstant::from_start(self.start.elapsed())
-    }
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+fn boot_clock() -> impl Fn() -> BootInstant {
+    let start = std::time::Instant::now();
+    move || BootInstant::from_start(start.elapsed())
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ pub use self::keeper::residue::WatchedClients;
 pub use self::{
     builder::{ClientBuilder, ClientOptions},
     client::LockClient,
-    clock::{BootInstant, Clock, TimeSource},
+    clock::{BootInstant, Clock},
     election::{Election, Leader, Leadership, Observer},
     error::{Error, ErrorKind, Result},
     guard::LockGuard,

@@ -129,8 +129,6 @@ mod tests {
         atomic::{AtomicU64, Ordering::SeqCst},
     };
 
-    use lockkit_core::TimeSource;
-
     use super::*;
 
     fn at(ms: u64) -> BootInstant {
@@ -155,25 +153,22 @@ mod tests {
         assert_eq!(answered(&mut record, 13_000, 13_010), at(11_119));
     }
 
-    /// A clock that shows what the test sets, in milliseconds.
-    #[derive(Clone, Default)]
-    struct SetClock(Arc<AtomicU64>);
-
-    impl TimeSource for SetClock {
-        fn now(&self) -> BootInstant {
-            at(self.0.load(SeqCst))
-        }
+    /// Returns a clock, and what it shows, in milliseconds.
+    fn set_clock() -> (Clock, Arc<AtomicU64>) {
+        let now_ms = Arc::new(AtomicU64::new(0));
+        let reading = Arc::clone(&now_ms);
+        (Clock::new(move || at(reading.load(SeqCst))), now_ms)
     }
 
     /// The last report of its server may be from any moment before the answer.
     #[test]
     fn answer_is_known_when_it_arrives_and_not_when_its_request_was_sent() {
-        let clock = SetClock::default();
+        let (clock, now_ms) = set_clock();
         let tick = Some(Duration::from_secs(2));
-        let liveness = Liveness::new(Clock::new(clock.clone()), Duration::from_secs(8), tick, at(0));
+        let liveness = Liveness::new(clock, Duration::from_secs(8), tick, at(0));
         for (sent, answered, armed_at) in [(10_000, 10_900, 0), (12_300, 12_300, 0), (12_400, 12_400, 10_000)]
         {
-            clock.0.store(answered, SeqCst);
+            now_ms.store(answered, SeqCst);
             liveness.answered(at(sent));
             assert_eq!(liveness.armed_at(), at(armed_at), "sent at {sent} ms");
         }
@@ -181,18 +176,18 @@ mod tests {
 
     #[tokio::test]
     async fn answers_to_a_call_without_holds_keep_its_session() {
-        let clock = SetClock::default();
-        let liveness = Liveness::new(Clock::new(clock.clone()), 4 * MARGIN, Some(Duration::ZERO), at(0));
+        let (clock, now_ms) = set_clock();
+        let liveness = Liveness::new(clock, 4 * MARGIN, Some(Duration::ZERO), at(0));
         for answered in (0..100_000).step_by(3_500) {
             let request = async {
-                clock.0.store(answered, SeqCst);
+                now_ms.store(answered, SeqCst);
                 Ok::<_, ()>(())
             };
             liveness.extended_by(request).await.unwrap();
             assert!(!liveness.left().is_zero(), "at {answered} ms");
         }
         let refused = async {
-            clock.0.store(200_000, SeqCst);
+            now_ms.store(200_000, SeqCst);
             Err::<(), _>(())
         };
         liveness.extended_by(refused).await.unwrap_err();

@@ -84,8 +84,7 @@ pub mod fuzzing;
 pub use lockkit_core::{
     BootInstant, ClientBuilder, ClientOptions, Clock, Election, Error, ErrorKind, Fence, FencingToken,
     Leader, Leadership, Listing, Lock, LockAll, LockClient, LockGuard, LockName, Metadata, Observer, OncePer,
-    Owner, Proposal, Result, RunError, SetGuard, Status, StatusWatch, TimeSource, Turn, backend, limits,
-    memory, metrics,
+    Owner, Proposal, Result, RunError, SetGuard, Status, StatusWatch, Turn, backend, limits, memory, metrics,
 };
 #[cfg(feature = "etcd")]
 pub use lockkit_etcd as etcd;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lockkit_core::{BootInstant, Clock, ErrorKind, LockClient, TimeSource};
+use lockkit_core::{Clock, ErrorKind, LockClient};
 use tokio::time::{Instant, sleep};
 
 use super::takeover::{self, Takeover};
@@ -170,18 +170,11 @@ async fn own_thread_client_keeps_its_lock_while_the_executor_is_blocked(cx: Cx) 
     tokio::task::spawn_blocking(blocked).await?
 }
 
-/// A clock that can jump ahead, as the boot clock does when the machine was suspended.
-struct Suspendable(Clock, Arc<AtomicU64>);
-
-impl TimeSource for Suspendable {
-    fn now(&self) -> BootInstant {
-        self.0.now().after(Duration::from_millis(self.1.load(Ordering::SeqCst)))
-    }
-}
-
+/// The clock jumps ahead, as the boot clock does when the machine was suspended.
 async fn suspended_time_counts(cx: Cx) -> Result<()> {
-    let (name, slept_ms) = (cx.name(), Arc::new(AtomicU64::new(0)));
-    let clock = Clock::new(Suspendable(cx.clock(), Arc::clone(&slept_ms)));
+    let (name, clock, slept_ms) = (cx.name(), cx.clock(), Arc::new(AtomicU64::new(0)));
+    let slept = Arc::clone(&slept_ms);
+    let clock = Clock::new(move || clock.now().after(Duration::from_millis(slept.load(Ordering::SeqCst))));
     let client = cx.client_with_clock(cx.backend()?, cx.short_ttl(), clock).await?;
     let guard = client.lock(name.as_str())?.acquire().await?;
     let bounds = cx.bounds_of(&client);

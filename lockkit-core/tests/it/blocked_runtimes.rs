@@ -14,7 +14,7 @@ use std::{
 use crate::checked::Counted;
 use crate::common::{HANG, NAME, kind, settle};
 use lockkit_core::{
-    BootInstant, Clock, ErrorKind, LockClient, TimeSource, lease::validity, limits::CLOCK_READ_PAUSE_MAX,
+    BootInstant, Clock, ErrorKind, LockClient, lease::validity, limits::CLOCK_READ_PAUSE_MAX,
     memory::MemoryServer,
 };
 use tokio::runtime::{Builder, Runtime};
@@ -88,8 +88,7 @@ fn callers_return_at_their_time_limits_while_the_keeper_is_blocked() {
 #[test]
 fn caller_reads_the_clock_once_a_second_while_the_keeper_is_blocked() {
     let _counted = Counted::begin();
-    let (keepers, suspended_ms) = (runtime(), Arc::new(AtomicU64::new(0)));
-    let clock = Clock::new(Suspendable(Arc::clone(&suspended_ms)));
+    let (keepers, (clock, suspended_ms)) = (runtime(), moved_clock());
     let (_client, guard) = keepers.block_on(async {
         let backend = MemoryServer::new().backend();
         let client = LockClient::builder(backend).ttl(TTL * 60).clock(clock).build().await.unwrap();
@@ -115,8 +114,7 @@ fn caller_reads_the_clock_once_a_second_while_the_keeper_is_blocked() {
 #[test]
 fn caller_reads_the_clock_at_the_deadline_while_the_keeper_is_blocked() {
     let _counted = Counted::begin();
-    let (keepers, suspended_ms) = (runtime(), Arc::new(AtomicU64::new(0)));
-    let clock = Clock::new(Suspendable(Arc::clone(&suspended_ms)));
+    let (keepers, (clock, suspended_ms)) = (runtime(), moved_clock());
     let (_client, guard) = keepers.block_on(async {
         let backend = MemoryServer::new().backend();
         let client = LockClient::builder(backend).ttl(TTL).clock(clock).build().await.unwrap();
@@ -141,13 +139,12 @@ async fn poll_in_task<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await
 }
 
-/// A clock that only the test moves.
-struct Suspendable(Arc<AtomicU64>);
-
-impl TimeSource for Suspendable {
-    fn now(&self) -> BootInstant {
-        BootInstant::from_start(Duration::from_millis(1_000 + self.0.load(Ordering::SeqCst)))
-    }
+/// Returns a clock that only the test moves, and by how many milliseconds it was moved.
+fn moved_clock() -> (Clock, Arc<AtomicU64>) {
+    let moved_ms = Arc::new(AtomicU64::new(0));
+    let moved = Arc::clone(&moved_ms);
+    let now = move || BootInstant::from_start(Duration::from_millis(1_000 + moved.load(Ordering::SeqCst)));
+    (Clock::new(now), moved_ms)
 }
 
 /// The first poll of a request is made by its caller, whose runtime may be another one: nothing of the request depends

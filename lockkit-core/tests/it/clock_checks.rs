@@ -12,8 +12,8 @@ use crate::common::suspendable_clock;
 use crate::common::{NAME, TTL, client, eventually, in_time, kind, settle};
 use crate::scripted::Scripted;
 use lockkit_core::{
-    BootInstant, Clock, ErrorKind, LockClient, Status, TimeSource, backend::Lifetime,
-    limits::CLOCK_READ_PAUSE_MAX, memory::MemoryServer,
+    Clock, ErrorKind, LockClient, Status, backend::Lifetime, limits::CLOCK_READ_PAUSE_MAX,
+    memory::MemoryServer,
 };
 use tokio::time::{Instant, sleep};
 
@@ -31,21 +31,21 @@ async fn suspended_hold_that_nobody_waits_for_is_released_within_a_second() {
     eventually(CLOCK_READ_PAUSE_MAX, "it is released", released).await;
 }
 
-/// A clock that counts its readings.
-struct Counted(Clock, Arc<AtomicU64>);
-
-impl TimeSource for Counted {
-    fn now(&self) -> BootInstant {
-        self.1.fetch_add(1, Ordering::SeqCst);
-        self.0.now()
-    }
+/// Returns a clock, and how often it was read.
+fn counted_clock() -> (Clock, Arc<AtomicU64>) {
+    let (clock, count) = (Clock::tokio(), Arc::new(AtomicU64::new(0)));
+    let readings = Arc::clone(&count);
+    let counted = move || {
+        readings.fetch_add(1, Ordering::SeqCst);
+        clock.now()
+    };
+    (Clock::new(counted), count)
 }
 
 /// Otherwise each acquire of a client with many holds would visit all of them.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn hold_that_ends_after_the_next_check_does_not_wake_the_clock_watch() {
-    let count = Arc::new(AtomicU64::new(0));
-    let clock = Clock::new(Counted(Clock::tokio(), Arc::clone(&count)));
+    let (clock, count) = counted_clock();
     let backend = MemoryServer::new().backend();
     let client = LockClient::builder(backend).ttl(TTL * 10).clock(clock).build().await.unwrap();
     let _first = client.lock("first").unwrap().acquire().await.unwrap();
@@ -61,8 +61,7 @@ async fn hold_that_ends_after_the_next_check_does_not_wake_the_clock_watch() {
 async fn clock_is_read_as_often_for_many_holds_as_for_one() {
     let mut readings = Vec::new();
     for holds in [1, 500] {
-        let count = Arc::new(AtomicU64::new(0));
-        let clock = Clock::new(Counted(Clock::tokio(), Arc::clone(&count)));
+        let (clock, count) = counted_clock();
         let backend = Scripted::new(Lifetime::Hold);
         let client = LockClient::builder(backend).ttl(TTL * 10).clock(clock).build().await.unwrap();
         let mut guards = Vec::new();

@@ -15,9 +15,7 @@ use std::{
     time::Duration,
 };
 
-use lockkit_core::{
-    BootInstant, Clock, Error, ErrorKind, Lock, LockClient, LockName, TimeSource, memory::MemoryServer,
-};
+use lockkit_core::{Clock, Error, ErrorKind, Lock, LockClient, LockName, memory::MemoryServer};
 
 /// Time limit of a step that would hang, where the clock is not paused.
 pub const HANG: Duration = Duration::from_secs(30);
@@ -44,14 +42,9 @@ pub async fn lock_of_new_client(server: &MemoryServer) -> Lock {
 
 /// Returns a clock that moves ahead of tokio's timers, as on a suspended machine, and by how many milliseconds it is ahead.
 pub fn suspendable_clock() -> (Clock, Arc<AtomicU64>) {
-    struct Suspendable(Clock, Arc<AtomicU64>);
-    impl TimeSource for Suspendable {
-        fn now(&self) -> BootInstant {
-            self.0.now().after(Duration::from_millis(self.1.load(SeqCst)))
-        }
-    }
-    let ahead_ms = Arc::new(AtomicU64::new(0));
-    (Clock::new(Suspendable(Clock::tokio(), Arc::clone(&ahead_ms))), ahead_ms)
+    let (clock, ahead_ms) = (Clock::tokio(), Arc::new(AtomicU64::new(0)));
+    let ahead = Arc::clone(&ahead_ms);
+    (Clock::new(move || clock.now().after(Duration::from_millis(ahead.load(SeqCst)))), ahead_ms)
 }
 
 /// Runs all ready tasks without moving the clock.

@@ -11,10 +11,7 @@ use crate::cancel_safety::poll_once;
 use crate::checked::Counted;
 use crate::common::{HANG, NAME, TTL, client, eventually, in_time, kind, name, settle};
 use crate::scripted::Scripted;
-use lockkit_core::{
-    BootInstant, Clock, ErrorKind, LockClient, Owner, Status, TimeSource, backend::Lifetime,
-    memory::MemoryServer,
-};
+use lockkit_core::{Clock, ErrorKind, LockClient, Owner, Status, backend::Lifetime, memory::MemoryServer};
 use tokio::time::{Instant, sleep};
 
 #[tokio::test(crate = "crate::checked", start_paused = true)]
@@ -205,20 +202,21 @@ async fn closing_client_sends_the_release_of_a_dropped_guard() {
 /// What a thread runs within its reading of a clock with this number, counted from now.
 type Interruption = Mutex<Option<(ThreadId, u32, Box<dyn FnOnce() + Send>)>>;
 
-struct Interrupted(Clock, Arc<Interruption>);
-
-impl TimeSource for Interrupted {
-    fn now(&self) -> BootInstant {
+fn interrupted_clock() -> (Clock, Arc<Interruption>) {
+    let (clock, interruption) = (Clock::boot(), Arc::new(Interruption::default()));
+    let next = Arc::clone(&interruption);
+    let interrupted = move || {
         let here = std::thread::current().id();
-        let due = self.1.lock().unwrap().take_if(|(thread, readings, _)| {
+        let due = next.lock().unwrap().take_if(|(thread, readings, _)| {
             *readings -= u32::from(*thread == here);
             *readings == 0
         });
-        if let Some((.., interruption)) = due {
-            interruption();
+        if let Some((.., interrupt)) = due {
+            interrupt();
         }
-        self.0.now()
-    }
+        clock.now()
+    };
+    (Clock::new(interrupted), interruption)
 }
 
 /// The keeper's thread ends the holds of the client after the caller's thread has checked that the client is open, and
@@ -226,8 +224,7 @@ impl TimeSource for Interrupted {
 #[tokio::test(crate = "crate::checked")]
 async fn hold_that_is_added_while_its_client_closes_is_lost() {
     for reading in 1..=2 {
-        let interruption = Arc::new(Interruption::default());
-        let clock = Clock::new(Interrupted(Clock::boot(), Arc::clone(&interruption)));
+        let (clock, interruption) = interrupted_clock();
         let builder = LockClient::builder(MemoryServer::new().backend()).clock(clock);
         let client = builder.own_thread().build().await.unwrap();
         let neighbour = client.lock("neighbour").unwrap().acquire().await.unwrap();

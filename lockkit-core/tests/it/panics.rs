@@ -5,9 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use lockkit_core::{
-    BootInstant, Clock, ErrorKind, LockClient, Status, TimeSource, backend::Lifetime, memory::MemoryServer,
-};
+use lockkit_core::{Clock, ErrorKind, LockClient, Status, backend::Lifetime, memory::MemoryServer};
 use tokio::time::sleep;
 use tracing::{Subscriber, span, subscriber::DefaultGuard};
 use tracing_subscriber::{
@@ -222,21 +220,21 @@ async fn release_without_a_lifetime_that_a_panic_drops_ends_with_its_session() {
     assert!(in_time(lock.acquire()).await.unwrap().is_held(), "the client still works");
 }
 
-/// A clock of the user, whose next reading panics if the test says so.
-struct PanickingClock(Clock, Arc<AtomicBool>);
-
-impl TimeSource for PanickingClock {
-    fn now(&self) -> BootInstant {
-        assert!(!self.1.swap(false, Ordering::SeqCst), "panics on request");
-        self.0.now()
-    }
+/// Returns a clock of the user, and whether its next reading panics.
+fn panicking_clock() -> (Clock, Arc<AtomicBool>) {
+    let (clock, panics) = (Clock::tokio(), Arc::new(AtomicBool::new(false)));
+    let panicking = Arc::clone(&panics);
+    let read = move || {
+        assert!(!panicking.swap(false, Ordering::SeqCst), "panics on request");
+        clock.now()
+    };
+    (Clock::new(read), panics)
 }
 
 /// Without a hold, the next reading is that of the session task.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn panicked_session_task_ends_the_observations_of_its_client() {
-    let panics = Arc::new(AtomicBool::new(false));
-    let clock = Clock::new(PanickingClock(Clock::tokio(), Arc::clone(&panics)));
+    let (clock, panics) = panicking_clock();
     let builder = LockClient::builder(MemoryServer::new().backend()).ttl(TTL).clock(clock);
     let before = tasks();
     let client = builder.build().await.unwrap();
@@ -251,8 +249,7 @@ async fn panicked_session_task_ends_the_observations_of_its_client() {
 /// A report of the store wakes the session task, whose reading of the clock is the next one.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn panicked_session_task_ends_the_releases_of_its_session() {
-    let panics = Arc::new(AtomicBool::new(false));
-    let clock = Clock::new(PanickingClock(Clock::tokio(), Arc::clone(&panics)));
+    let (clock, panics) = panicking_clock();
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
     let client = LockClient::builder(backend.clone()).ttl(TTL).clock(clock).build().await.unwrap();

@@ -9,10 +9,13 @@ use std::{
 };
 
 use lockkit_core::{
-    BootInstant, Clock, FencingToken, LockName, Metadata, TimeSource,
+    BootInstant, Clock, FencingToken, LockName, Metadata,
     backend::{Claim, ClaimControl, Grant},
 };
-use shuttle::thread;
+use shuttle::{
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    thread,
+};
 
 use crate::{
     attempt::{AcquireAnswer, Ticket},
@@ -23,24 +26,15 @@ use crate::{
 pub(crate) const ITERATIONS: usize = 3_000;
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
-/// A clock that the test moves.
-#[derive(Clone)]
-pub(crate) struct ManualClock(Arc<shuttle::sync::atomic::AtomicU64>);
-
-impl ManualClock {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(shuttle::sync::atomic::AtomicU64::new(1_000)))
-    }
-
-    pub(crate) fn move_by(&self, by: Duration) {
-        self.0.fetch_add(by.as_millis() as u64, shuttle::sync::atomic::Ordering::SeqCst);
-    }
-}
-
-impl TimeSource for ManualClock {
-    fn now(&self) -> BootInstant {
-        BootInstant::from_start(Duration::from_millis(self.0.load(shuttle::sync::atomic::Ordering::SeqCst)))
-    }
+/// Returns a clock, and what moves it.
+pub(crate) fn manual_clock() -> (Clock, impl Fn(Duration)) {
+    let now_ms = Arc::new(AtomicU64::new(1_000));
+    let reading = Arc::clone(&now_ms);
+    let clock = Clock::new(move || BootInstant::from_start(Duration::from_millis(reading.load(SeqCst))));
+    let move_by = move |by: Duration| {
+        now_ms.fetch_add(by.as_millis() as u64, SeqCst);
+    };
+    (clock, move_by)
 }
 
 pub(crate) fn name() -> LockName {
@@ -54,16 +48,16 @@ pub(crate) fn grant(clock: &Clock) -> Grant {
 
 /// Returns a hold without shares.
 pub(crate) fn new_hold() -> Arc<Hold> {
-    let clock = Clock::new(ManualClock::new());
+    let (clock, _) = manual_clock();
     Hold::new(grant(&clock), TTL, None, clock)
 }
 
-/// Returns the first share of a new hold.
-pub(crate) fn hold(time: &ManualClock) -> HoldShare {
-    let clock = Clock::new(time.clone());
-    let hold = Hold::new(grant(&clock), TTL, None, clock);
+/// Returns the first share of a new hold, its clock, and what moves that.
+pub(crate) fn hold() -> (HoldShare, Clock, impl Fn(Duration)) {
+    let (clock, move_by) = manual_clock();
+    let hold = Hold::new(grant(&clock), TTL, None, clock.clone());
     hold.reserve_shares(1);
-    hold.take_share()
+    (hold.take_share(), clock, move_by)
 }
 
 pub(crate) fn poll(ticket: &mut Ticket) -> Poll<AcquireAnswer> {

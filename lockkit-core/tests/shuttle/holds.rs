@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use lockkit_core::{Error, ErrorKind, TimeSource};
+use lockkit_core::{Error, ErrorKind};
 use shuttle::thread;
 
 use crate::{
     ending::Ending,
-    fixture::{ITERATIONS, ManualClock, TTL, hold},
+    fixture::{ITERATIONS, TTL, hold},
     hold::HoldEnd,
     loss::LossReason,
 };
@@ -16,7 +16,7 @@ use crate::{
 fn only_the_last_guard_releases() {
     shuttle::check_random(
         || {
-            let first = hold(&ManualClock::new());
+            let (first, ..) = hold();
             let hold = Arc::clone(first.hold());
             let threads: Vec<_> = (0..2)
                 .map(|_| {
@@ -46,13 +46,11 @@ fn only_the_last_guard_releases() {
 fn observed_loss_is_final() {
     shuttle::check_random(
         || {
-            let time = ManualClock::new();
-            let first = hold(&time);
+            let (first, clock, move_by) = hold();
             let hold = Arc::clone(first.hold());
             let renewing = {
-                let (hold, time) = (Arc::clone(&hold), time.clone());
                 // A renewal that was sent before the deadline; its answer arrives at any time.
-                let sent = time.now();
+                let (hold, sent) = (Arc::clone(&hold), clock.now());
                 thread::spawn(move || hold.renewed(sent.after(TTL / 2)))
             };
             let watching = {
@@ -62,11 +60,11 @@ fn observed_loss_is_final() {
                     assert!(seen.is_sorted_by(|earlier, later| earlier >= later), "revived: {seen:?}");
                 })
             };
-            time.move_by(TTL);
+            move_by(TTL);
             renewing.join().unwrap();
             watching.join().unwrap();
             let held = first.hold().is_held();
-            time.move_by(TTL);
+            move_by(TTL);
             assert!(!first.hold().is_held());
             assert!(held || first.hold().loss().is_some());
         },
@@ -78,7 +76,7 @@ fn observed_loss_is_final() {
 fn a_hold_ends_once_as_lost_or_as_released() {
     shuttle::check_random(
         || {
-            let first = hold(&ManualClock::new());
+            let (first, ..) = hold();
             let hold = Arc::clone(first.hold());
             let losing = {
                 let hold = Arc::clone(&hold);
@@ -100,8 +98,7 @@ fn a_hold_ends_once_as_lost_or_as_released() {
 fn release_is_started_once_whichever_thread_ends_the_hold() {
     shuttle::check_random(
         || {
-            let (time, ending) = (ManualClock::new(), Ending::default());
-            let first = hold(&time);
+            let ((first, _, move_by), ending) = (hold(), Ending::default());
             let hold = Arc::clone(first.hold());
             let losing = {
                 let hold = Arc::clone(&hold);
@@ -110,7 +107,7 @@ fn release_is_started_once_whichever_thread_ends_the_hold() {
             let reading = {
                 let hold = Arc::clone(&hold);
                 thread::spawn(move || {
-                    time.move_by(TTL);
+                    move_by(TTL);
                     hold.check_clock();
                 })
             };
@@ -129,7 +126,7 @@ fn release_is_started_once_whichever_thread_ends_the_hold() {
 fn first_outcome_of_a_release_counts() {
     shuttle::check_random(
         || {
-            let first = hold(&ManualClock::new());
+            let (first, ..) = hold();
             let hold = Arc::clone(first.hold());
             drop(first);
             hold.finish(Ok(()));
@@ -149,9 +146,8 @@ fn first_outcome_of_a_release_counts() {
 fn renewals_that_are_known_in_another_order_keep_the_later_deadline() {
     shuttle::check_random(
         || {
-            let time = ManualClock::new();
-            let first = hold(&time);
-            let (earlier, later) = (time.now().after(TTL / 4), time.now().after(TTL / 2));
+            let (first, clock, _) = hold();
+            let (earlier, later) = (clock.now().after(TTL / 4), clock.now().after(TTL / 2));
             let renewing = {
                 let hold = Arc::clone(first.hold());
                 thread::spawn(move || hold.renewed(later))

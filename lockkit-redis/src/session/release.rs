@@ -75,8 +75,8 @@ mod tests {
     use crate::{
         RedisBackend, RedisConfig,
         tests::{
-            SetClock,
             scripted::{Answer, ScriptedServer, greeting},
+            set_clock,
         },
         wire::RELEASE,
     };
@@ -117,12 +117,12 @@ mod tests {
             }
         });
         let config = RedisConfig::new([server.await.address.to_string()]).unwrap().request_timeout(HANG);
-        let clock = SetClock::default();
-        let session = RedisBackend::new(config).open_session(LONG, Clock::new(clock.clone())).await.unwrap();
+        let (clock, seconds) = set_clock();
+        let session = RedisBackend::new(config).open_session(LONG, clock).await.unwrap();
         let held = acquire(&session, &fresh_name()).await;
         bounded(session.release(&held)).await.unwrap_err();
         bounded(session.close()).await.expect_err("the server may have it still");
-        clock.0.store((LONG + 2 * HANG).as_secs(), SeqCst);
+        seconds.store((LONG + 2 * HANG).as_secs(), SeqCst);
         bounded(session.close()).await.unwrap();
     }
 

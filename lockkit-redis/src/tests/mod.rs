@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use lockkit_core::{BootInstant, LockName, TimeSource};
+use lockkit_core::{BootInstant, Clock, LockName};
 
 use crate::keys::{Layout, LockKeys, Names};
 
@@ -19,12 +19,9 @@ pub(crate) fn keys() -> LockKeys {
     Layout::new("", Names::Encoded, false).keys(&LockName::new("x").unwrap()).unwrap()
 }
 
-/// A clock that a test sets, in seconds since its start.
-#[derive(Clone, Default)]
-pub(crate) struct SetClock(pub(crate) Arc<AtomicU64>);
-
-impl TimeSource for SetClock {
-    fn now(&self) -> BootInstant {
-        BootInstant::from_start(Duration::from_secs(self.0.load(SeqCst)))
-    }
+/// Returns a clock that a test sets, and its reading in seconds since its start.
+pub(crate) fn set_clock() -> (Clock, Arc<AtomicU64>) {
+    let seconds = Arc::new(AtomicU64::new(0));
+    let reading = Arc::clone(&seconds);
+    (Clock::new(move || BootInstant::from_start(Duration::from_secs(reading.load(SeqCst)))), seconds)
 }

@@ -1,16 +1,13 @@
 //! Records while holders change, and while nodes lose their data.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering::SeqCst},
-    },
+    sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
 use lockkit_conformance::direct::{HANG, LONG, acquire, name, release, try_acquire, until};
 use lockkit_core::{
-    BootInstant, Clock, Error, ErrorKind, Result, TimeSource,
+    Clock, Error, ErrorKind, Result,
     backend::{Backend, Grant, Session},
 };
 
@@ -18,7 +15,7 @@ use lockkit_testbed::RedisMasters;
 
 use crate::{
     command,
-    redlock::{Masters, backend, raw::NODE},
+    redlock::{Masters, backend, cases::open_with_jumps, raw::NODE},
 };
 
 const LOCK: &str = "x";
@@ -254,28 +251,6 @@ async fn record_after_a_loss_of_data_is_read_from_every_majority() {
     assert_eq!(read(&recorder.session).await.as_deref(), Some("three"));
 }
 
-/// A clock that jumps by this step between two readings once it has been started.
-struct JumpingClock {
-    clock: Clock,
-    readings: Arc<AtomicU32>,
-    step: Duration,
-}
-
-impl TimeSource for JumpingClock {
-    fn now(&self) -> BootInstant {
-        let is_started = |readings| (readings > 0).then_some(readings + 1);
-        let readings = self.readings.fetch_update(SeqCst, SeqCst, is_started).unwrap_or_default();
-        self.clock.now().after(self.step * readings.saturating_sub(1))
-    }
-}
-
-/// Opens a session on such a clock, with what starts it.
-async fn open_with_jumps(masters: &Masters, step: Duration) -> (Arc<dyn Session>, Arc<AtomicU32>) {
-    let readings = Arc::new(AtomicU32::new(0));
-    let clock = Clock::new(JumpingClock { clock: Clock::boot(), readings: Arc::clone(&readings), step });
-    (backend(&masters.url()).unwrap().open_session(LONG, clock).await.unwrap(), readings)
-}
-
 fn assert_too_late(error: &Error) {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("expired"), "{error}");
@@ -284,10 +259,10 @@ fn assert_too_late(error: &Error) {
 #[tokio::test(flavor = "multi_thread")]
 async fn write_across_a_suspension_is_not_confirmed() {
     let masters = Masters::start(3).unwrap();
-    let (session, readings) = open_with_jumps(&masters, LONG).await;
+    let (session, next_reading) = open_with_jumps(&masters, LONG).await.unwrap();
     let grant = acquire(&session, &name(LOCK)).await;
     assert!(write(&session, &grant, "one").await.unwrap());
-    readings.store(1, SeqCst);
+    next_reading.store(1, SeqCst);
     assert_too_late(&write(&session, &grant, "two").await.unwrap_err());
 }
 
@@ -295,8 +270,8 @@ async fn write_across_a_suspension_is_not_confirmed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn grant_at_the_end_of_its_ttl_is_refused() {
     let masters = Masters::start(3).unwrap();
-    let (session, readings) = open_with_jumps(&masters, LONG.mul_f64(0.995)).await;
-    readings.store(1, SeqCst);
+    let (session, next_reading) = open_with_jumps(&masters, LONG.mul_f64(0.995)).await.unwrap();
+    next_reading.store(1, SeqCst);
     assert_too_late(&try_acquire(&session, &name(LOCK)).await.unwrap_err());
 }
 

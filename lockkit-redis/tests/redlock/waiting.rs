@@ -10,7 +10,7 @@ use lockkit_conformance::direct::{
     self, HANG, PendingClaim, acquire, bounded, is_gave_up, name, release, try_acquire, until,
 };
 use lockkit_core::{
-    BootInstant, Clock, TimeSource,
+    BootInstant, Clock,
     backend::{Backend, Grant, Session},
     support::lock,
 };
@@ -108,21 +108,6 @@ async fn handoff_waits_for_no_pause() {
     );
 }
 
-/// Records when it is read: by each attempt, before it asks.
-#[derive(Clone)]
-struct RecordingClock {
-    start: Instant,
-    readings: Arc<Mutex<Vec<Duration>>>,
-}
-
-impl TimeSource for RecordingClock {
-    fn now(&self) -> BootInstant {
-        let now = self.start.elapsed();
-        lock(&self.readings).push(now);
-        BootInstant::from_start(now)
-    }
-}
-
 /// Waiters that ask in step would split the nodes again and again.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_without_hints_asks_after_pauses_of_different_length() {
@@ -131,9 +116,15 @@ async fn waiter_without_hints_asks_after_pauses_of_different_length() {
     let masters = Masters::start(3).unwrap();
     let holder = session(&masters).await;
     let held = acquire_everywhere(&masters, &holder).await;
-    let clock = RecordingClock { start: Instant::now(), readings: Arc::default() };
-    let backend = backend(&masters.url()).unwrap();
-    let waiting = backend.open_session(LONG, Clock::new(clock.clone())).await.unwrap();
+    // Each attempt reads the clock before it asks.
+    let (start, readings) = (Instant::now(), Arc::<Mutex<Vec<_>>>::default());
+    let recorded = Arc::clone(&readings);
+    let clock = Clock::new(move || {
+        let now = start.elapsed();
+        lock(&recorded).push(now);
+        BootInstant::from_start(now)
+    });
+    let waiting = backend(&masters.url()).unwrap().open_session(LONG, clock).await.unwrap();
     let waiter = direct::start(&waiting, &name(LOCK));
     until("the waiter is subscribed at all nodes", async || {
         let all = masters.with(|all| {
@@ -142,13 +133,13 @@ async fn waiter_without_hints_asks_after_pauses_of_different_length() {
         all.await.unwrap()
     })
     .await;
-    lock(&clock.readings).clear();
+    lock(&readings).clear();
     until("some pauses are shorter than the longest", async || {
-        let readings = lock(&clock.readings);
+        let readings = lock(&readings);
         readings.windows(2).filter(|pair| pair[1] - pair[0] < LONGEST).count() >= 3
     })
     .await;
-    let readings = lock(&clock.readings).clone();
+    let readings = lock(&readings).clone();
     assert!(readings.windows(2).all(|pair| pair[1] - pair[0] >= LONGEST / 4), "{readings:?}");
     release(&holder, &held).await;
     release(&waiting, &waiter.granted().await).await;

@@ -1,10 +1,7 @@
 //! Claims from their first request to their end.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
+    sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
@@ -18,8 +15,9 @@ use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 
 use crate::{
     common::{
-        LONG, SHORT, SetClock, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted,
-        is_gave_up, only_renewal, release, session, session_at, shared, side, start, try_acquire, until,
+        LONG, SHORT, acquire, assert_rising, backend, bounded, enqueued, fresh_name, granted, is_gave_up,
+        only_renewal, release, session, session_at, session_on_set_clock, shared, side, start, try_acquire,
+        until,
     },
     raw,
     topologies::PATIENT,
@@ -200,10 +198,9 @@ async fn close_releases_the_grant_of_a_running_acquire() {
 async fn heartbeat_forgets_an_unconfirmed_release_in_time() {
     const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
     let mut redis = Redis::start().unwrap();
-    let now_ms = Arc::new(AtomicU64::new(0));
+    let url = format!("{}/?request_timeout={}s", redis.url(), REQUEST_TIMEOUT.as_secs());
+    let (session, now_ms) = session_on_set_clock(&url).await;
     let advance = |by: Duration| now_ms.fetch_add(u64::try_from(by.as_millis()).unwrap(), SeqCst);
-    let quick = backend(&format!("{}/?request_timeout={}s", redis.url(), REQUEST_TIMEOUT.as_secs()));
-    let session = quick.open_session(LONG, Clock::new(SetClock(Arc::clone(&now_ms)))).await.unwrap();
     let grant = acquire(&session, &fresh_name()).await;
     redis.kill().unwrap();
     // The release of a hold in the registry asks the server, which is down, and fails.

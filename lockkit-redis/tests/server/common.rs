@@ -10,7 +10,7 @@ use std::{
 
 pub(crate) use lockkit_conformance::direct::*;
 use lockkit_core::{
-    BootInstant, Clock, LockName, TimeSource,
+    BootInstant, Clock, LockName,
     backend::{Backend, BackendUrl, Renewal, Renewals, Session},
 };
 use lockkit_redis::{RedisBackend, RedisConfig};
@@ -73,11 +73,10 @@ pub(crate) fn only_renewal(heartbeat: Renewals) -> Renewal {
     heartbeat.holds.into_iter().next().unwrap().1
 }
 
-/// A clock that the test sets, in milliseconds.
-pub(crate) struct SetClock(pub(crate) Arc<AtomicU64>);
-
-impl TimeSource for SetClock {
-    fn now(&self) -> BootInstant {
-        BootInstant::from_start(Duration::from_millis(self.0.load(SeqCst)))
-    }
+/// Opens a session whose clock the test sets, in milliseconds.
+pub(crate) async fn session_on_set_clock(url: &str) -> (Arc<dyn Session>, Arc<AtomicU64>) {
+    let now_ms = Arc::new(AtomicU64::new(0));
+    let reading = Arc::clone(&now_ms);
+    let clock = Clock::new(move || BootInstant::from_start(Duration::from_millis(reading.load(SeqCst))));
+    (backend(url).open_session(LONG, clock).await.unwrap(), now_ms)
 }

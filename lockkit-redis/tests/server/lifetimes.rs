@@ -1,22 +1,16 @@
 //! How long each key of a lock lives after each script: for the time that was asked for, and no longer. A key that lives
 //! longer blocks its lock, or stays for ever; one that ends earlier loses a hold, a place in the queue, or a token.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use lockkit_core::{
-    Clock, LockName, Metadata, Proposal,
-    backend::{Backend, Claim, ClaimControl},
+    LockName, Metadata, Proposal,
+    backend::{Claim, ClaimControl},
 };
 use lockkit_testbed::Redis;
 
 use crate::{
-    common::{LONG, SHORT, SetClock, backend, bounded, fresh_name, granted, session, shared, side},
+    common::{SHORT, bounded, fresh_name, granted, session, session_on_set_clock, shared, side},
     raw::{COUNTER_TTL, Claimant, LINGER, TTL, add_lapsed_waiters, heartbeat},
 };
 
@@ -145,10 +139,9 @@ async fn ttl_is_rounded_up_to_milliseconds_and_at_least_the_shortest() {
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_extends_the_metadata_of_a_leader_after_a_quarter_of_their_lifetime() {
     const QUARTER_MS: u64 = 2 * 24 * 60 * 60 * 1000;
-    let (redis, name, now_ms) = (shared(), fresh_name(), Arc::new(AtomicU64::new(0)));
+    let (redis, name) = (shared(), fresh_name());
     let (counter, short) = (side(&name, "fence"), TTL.parse::<i64>().unwrap());
-    let backend = backend(&format!("{}/?counter_ttl=8d", redis.url()));
-    let session = backend.open_session(LONG, Clock::new(SetClock(Arc::clone(&now_ms)))).await.unwrap();
+    let (session, now_ms) = session_on_set_clock(&format!("{}/?counter_ttl=8d", redis.url())).await;
     let metadata = Metadata::of_this_process(None).with_proposal(Proposal::new("value", 1));
     let claim = Claim::new(name, true, metadata, &ClaimControl::new());
     let held = granted(bounded(session.acquire(claim)).await);

@@ -1,24 +1,21 @@
 //! Pins: minimum hold times.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
+    sync::{Arc, atomic::Ordering::SeqCst},
     time::{Duration, Instant},
 };
 
 use lockkit_core::{
-    Clock, LockName,
-    backend::{Backend, Grant, Renewal, Session},
+    LockName,
+    backend::{Grant, Renewal, Session},
     limits::RELEASE_ANSWER_MAX,
 };
 use lockkit_testbed::{Direction, Flow, Proxy, Redis, RedisReplicas};
 
 use crate::{
     common::{
-        LONG, SHORT, SetClock, acquire, backend, bounded, enqueued, fresh_name, is_gave_up, only_renewal,
-        release, scripts, session, session_at, shared, try_acquire, until,
+        LONG, SHORT, acquire, bounded, enqueued, fresh_name, is_gave_up, only_renewal, release, scripts,
+        session, session_at, session_on_set_clock, shared, try_acquire, until,
     },
     raw::{ACQUIRE, CONFIRM, Claimant},
     topologies::PATIENT,
@@ -276,9 +273,7 @@ async fn leave_does_not_shorten_a_pin_whose_request_came_late() {
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeat_forgets_an_unconfirmed_leave_once_its_pin_has_ended() {
     let mut redis = Redis::start().unwrap();
-    let now_ms = Arc::new(AtomicU64::new(0));
-    let quick = backend(&format!("{}/?request_timeout=5s", redis.url()));
-    let session = quick.open_session(LONG, Clock::new(SetClock(Arc::clone(&now_ms)))).await.unwrap();
+    let (session, now_ms) = session_on_set_clock(&format!("{}/?request_timeout=5s", redis.url())).await;
     let held = acquire(&session, &fresh_name()).await;
     assert!(pin(&session, &held, 2 * LONG).await);
     redis.kill().unwrap();

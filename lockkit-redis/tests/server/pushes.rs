@@ -1,23 +1,20 @@
 //! Handoffs by a message alone: it grants only what it must.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
+    sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
 };
 
 use lockkit_core::{
     BootInstant, Clock, LockName, Metadata, Proposal,
-    backend::{Backend, Claim, ClaimControl, Grant, Session},
+    backend::{Claim, ClaimControl, Grant, Session},
 };
 use lockkit_testbed::{Direction, Flow, Proxy, Redis};
 
 use crate::{
     common::{
-        LONG, PendingClaim, SetClock, acquire, backend, bounded, enqueued, fresh_name, granted, is_gave_up,
-        release, scripts, session, session_at, shared, side, until,
+        LONG, PendingClaim, acquire, bounded, enqueued, fresh_name, granted, is_gave_up, release, scripts,
+        session, session_at, session_on_set_clock, shared, side, until,
     },
     raw::{self, Claimant},
     topologies::{PATIENT, is_renewed},
@@ -103,17 +100,11 @@ async fn push_that_is_not_newer_than_the_last_answer_is_a_hint() {
     assert_eq!(waiter.granted().await.token().get(), ahead + 1);
 }
 
-/// A session whose clock the test sets, in milliseconds.
-async fn session_on_set_clock(url: &str, now_ms: &Arc<AtomicU64>) -> Arc<dyn Session> {
-    let clock = Clock::new(SetClock(Arc::clone(now_ms)));
-    backend(url).open_session(LONG, clock).await.unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn pushed_grant_counts_from_the_sending_of_a_heartbeat_that_is_answered_late() {
-    let (redis, name, now_ms) = (start(), fresh_name(), Arc::new(AtomicU64::new(0)));
+    let (redis, name) = (start(), fresh_name());
     let proxy = Proxy::start_redis(redis.endpoint()).unwrap();
-    let slow = session_on_set_clock(&format!("redis://{}/{PATIENT}", proxy.endpoint()), &now_ms).await;
+    let (slow, now_ms) = session_on_set_clock(&format!("redis://{}/{PATIENT}", proxy.endpoint())).await;
     let one = session(&redis, LONG).await;
     let Contended { held, waiter, .. } = Contended::new(&redis, &one, &slow, &name).await;
     now_ms.store(1, SeqCst);
@@ -134,8 +125,8 @@ async fn pushed_grant_counts_from_the_sending_of_a_heartbeat_that_is_answered_la
 
 #[tokio::test(flavor = "multi_thread")]
 async fn push_later_than_a_third_of_the_ttl_is_confirmed() {
-    let (redis, name, now_ms) = (start(), fresh_name(), Arc::new(AtomicU64::new(0)));
-    let (one, other) = (session(&redis, LONG).await, session_on_set_clock(&redis.url(), &now_ms).await);
+    let (redis, name) = (start(), fresh_name());
+    let (one, (other, now_ms)) = (session(&redis, LONG).await, session_on_set_clock(&redis.url()).await);
     let third = u64::try_from((LONG / 3).as_millis()).unwrap();
     for (late_by, is_confirmed) in [(0, false), (1, true)] {
         now_ms.store(0, SeqCst);

@@ -15,7 +15,7 @@ use lockkit_conformance::{
     own::{HANG, LONG, off, until},
     own_case,
 };
-use lockkit_core::{BootInstant, Clock, LockClient, LockName, TimeSource};
+use lockkit_core::{Clock, LockClient, LockName};
 use lockkit_testbed::{Direction, Flow, Message, Proxy, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 use tokio::time::{Instant, timeout};
 
@@ -38,15 +38,6 @@ fn sessions_of(member: &ZooKeeper, lock: &LockName) -> Result<Vec<i64>> {
     Ok(sessions.into_keys().collect())
 }
 
-/// A clock that can be set forward: its client's deadline passes while the sessions at the servers have all their time.
-struct ShiftedClock(Clock, Arc<AtomicU64>);
-
-impl TimeSource for ShiftedClock {
-    fn now(&self) -> BootInstant {
-        self.0.now().after(Duration::from_millis(self.1.load(SeqCst)))
-    }
-}
-
 /// The client abandons its session while the server still has it, and reconnects through a member that is late.
 async fn node_of_the_previous_session_is_not_adopted() -> Result<()> {
     let (ttl, ahead_ms) = (Duration::from_secs(10), Arc::new(AtomicU64::new(0)));
@@ -57,7 +48,9 @@ async fn node_of_the_previous_session_is_not_adopted() -> Result<()> {
     let leader = ensemble.member(leader);
     to_follower.refuse();
     let backend = backend_of(&format!("{},{}", to_leader.endpoint(), to_follower.endpoint()), TICK)?;
-    let clock = Clock::new(ShiftedClock(Clock::boot(), Arc::clone(&ahead_ms)));
+    // Set forward later: the client's deadline passes while the sessions at the servers have all their time.
+    let (clock, ahead) = (Clock::boot(), Arc::clone(&ahead_ms));
+    let clock = Clock::new(move || clock.now().after(Duration::from_millis(ahead.load(SeqCst))));
     let client = LockClient::builder(backend).ttl(ttl).clock(clock).build().await?;
     let lock = name("job");
     let old = client.lock("job")?.acquire().await?;

@@ -11,7 +11,7 @@ use std::{
 
 pub(crate) use lockkit_conformance::direct::*;
 use lockkit_core::{
-    BootInstant, Clock, Error, LockName, TimeSource,
+    Clock, Error, LockName,
     backend::{Acquired, Backend, BackendUrl, Claim, Grant, Inspection, Session},
 };
 use lockkit_testbed::{Direction, Flow, Pool, Proxy, Taken, ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
@@ -109,19 +109,11 @@ pub(crate) async fn session_at(url: &str, ttl: Duration) -> Arc<dyn Session> {
     backend(url).open_session(ttl, Clock::boot()).await.unwrap()
 }
 
-/// A clock that is ahead by a number of seconds.
-struct ShiftedClock(Clock, Arc<AtomicU64>);
-
-impl TimeSource for ShiftedClock {
-    fn now(&self) -> BootInstant {
-        self.0.now().after(Duration::from_secs(self.1.load(SeqCst)))
-    }
-}
-
 /// Returns a clock, and by how many seconds it is ahead, which can be raised.
 pub(crate) fn shifted_clock() -> (Clock, Arc<AtomicU64>) {
-    let ahead = Arc::new(AtomicU64::new(0));
-    (Clock::new(ShiftedClock(Clock::boot(), Arc::clone(&ahead))), ahead)
+    let (clock, ahead) = (Clock::boot(), Arc::new(AtomicU64::new(0)));
+    let shift = Arc::clone(&ahead);
+    (Clock::new(move || clock.now().after(Duration::from_secs(shift.load(SeqCst)))), ahead)
 }
 
 /// Returns why a session at this URL cannot be opened.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use lockkit_core::{
-    BootInstant, Clock, ErrorKind, LockClient, TimeSource,
+    BootInstant, Clock, ErrorKind, LockClient,
     backend::{Acquired, Backend, Loss, Renewal},
 };
 use lockkit_testbed::{Direction, Flow, Proxy, ZooKeeper};
@@ -239,18 +239,12 @@ async fn first_lease_counts_from_the_sending_of_the_open() {
     release(&session, &held).await;
 }
 
-/// A clock of a machine that sleeps for an hour before each reading.
-struct Sleepy(AtomicU64);
-
-impl TimeSource for Sleepy {
-    fn now(&self) -> BootInstant {
-        BootInstant::from_start(Duration::from_secs(3600 * self.0.fetch_add(1, Ordering::SeqCst)))
-    }
-}
-
+/// The machine sleeps for an hour before each reading of its clock.
 #[tokio::test(flavor = "multi_thread")]
 async fn session_that_ends_while_it_is_opened_is_unavailable() {
-    let clock = Clock::new(Sleepy(AtomicU64::new(0)));
+    let hours = AtomicU64::new(0);
+    let next = move || Duration::from_secs(3600 * hours.fetch_add(1, Ordering::SeqCst));
+    let clock = Clock::new(move || BootInstant::from_start(next()));
     let opened = bounded(backend(&shared().url()).open_session(LONG, clock)).await;
     // `Closed` would be wrong: nobody has closed the client.
     assert_eq!(opened.err().unwrap().kind(), ErrorKind::Unavailable);

@@ -226,7 +226,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
     use lockkit_conformance::direct::{HANG, until};
-    use lockkit_core::{BootInstant, TimeSource, limits::RETRY_PAUSE_MIN};
+    use lockkit_core::{BootInstant, limits::RETRY_PAUSE_MIN};
     use lockkit_testbed::RedisMasters;
     use tokio::time::Instant;
 
@@ -239,18 +239,15 @@ mod tests {
         redlock::{RedlockConfig, node_call::NODE},
     };
 
-    /// A clock that stands still until the test starts it: then each reading is an hour later.
-    #[derive(Clone, Default)]
-    struct HeldClock {
-        is_started: Arc<AtomicBool>,
-        hours: Arc<AtomicU64>,
-    }
-
-    impl TimeSource for HeldClock {
-        fn now(&self) -> BootInstant {
-            let hours = self.hours.fetch_add(self.is_started.load(SeqCst).into(), SeqCst);
+    /// Returns a clock that stands still until the test starts it: then each reading is an hour later.
+    fn held_clock() -> (Clock, Arc<AtomicBool>) {
+        let (hours, is_started) = (AtomicU64::new(0), Arc::new(AtomicBool::new(false)));
+        let started = Arc::clone(&is_started);
+        let next = move || {
+            let hours = hours.fetch_add(started.load(SeqCst).into(), SeqCst);
             BootInstant::from_start(Duration::from_secs(3600 * hours))
-        }
+        };
+        (Clock::new(next), is_started)
     }
 
     fn identity(number: usize, set_size: usize) -> NodeIdentity {
@@ -277,9 +274,8 @@ mod tests {
         // Nobody listens at the fourth one for the moment.
         let names = [at(0), at(1), at(2), "127.0.0.1:1".to_owned(), at(3)];
         let nodes = set_of(&masters, &names, 3);
-        let clock = HeldClock::default();
-        let source = Clock::new(clock.clone());
-        let rejoiner = Rejoiner::new(nodes.clone(), MAX_TTL, source, CancellationToken::new());
+        let (clock, is_started) = held_clock();
+        let rejoiner = Rejoiner::new(nodes.clone(), MAX_TTL, clock, CancellationToken::new());
         let rejoining = tokio::spawn(async move { rejoiner.try_rejoin(4).await });
         let marker = || masters.node(3).cli(&["HGET", NODE, "marker"]).unwrap();
         until("the note is written", async || marker().text().starts_with("empty ")).await;
@@ -290,7 +286,7 @@ mod tests {
             records_last_us: 0,
         };
         nodes.members.admit(3, &found).unwrap();
-        clock.is_started.store(true, SeqCst);
+        is_started.store(true, SeqCst);
         let step = tokio::time::timeout(HANG, rejoining).await.unwrap().unwrap();
         assert!(matches!(step, Ok(RejoinStep::UnknownNode)));
         assert!(marker().text().starts_with("empty "));
@@ -301,14 +297,13 @@ mod tests {
     async fn emptied_node_learns_what_the_others_have_after_the_quarantine() {
         let masters = RedisMasters::start(3).unwrap();
         let names = [0, 1, 2].map(|node| masters.node(node).endpoint());
-        let (nodes, clock) = (set_of(&masters, &names, 2), HeldClock::default());
-        let source = Clock::new(clock.clone());
-        let rejoiner = Rejoiner::new(nodes, Duration::from_millis(1), source, CancellationToken::new());
+        let (nodes, (clock, is_started)) = (set_of(&masters, &names, 2), held_clock());
+        let rejoiner = Rejoiner::new(nodes, Duration::from_millis(1), clock, CancellationToken::new());
         let rejoining = tokio::spawn(async move { rejoiner.try_rejoin(2).await });
         let field = |name| masters.node(2).cli(&["HGET", NODE, name]).unwrap();
         until("the note is written", async || field("marker").text().starts_with("empty ")).await;
         masters.node(1).cli(&["HSET", NODE, "highest", "7"]).unwrap();
-        clock.is_started.store(true, SeqCst);
+        is_started.store(true, SeqCst);
         let step = tokio::time::timeout(HANG, rejoining).await.unwrap().unwrap();
         assert!(matches!(step, Ok(RejoinStep::Done)));
         assert_eq!(field("highest").text(), "7");
@@ -318,14 +313,13 @@ mod tests {
     async fn node_that_is_emptied_again_waits_again() {
         let masters = RedisMasters::start(3).unwrap();
         let names = [0, 1, 2].map(|node| masters.node(node).endpoint());
-        let (nodes, clock) = (set_of(&masters, &names, 2), HeldClock::default());
-        let source = Clock::new(clock.clone());
-        let rejoiner = Rejoiner::new(nodes, Duration::from_millis(1), source, CancellationToken::new());
+        let (nodes, (clock, is_started)) = (set_of(&masters, &names, 2), held_clock());
+        let rejoiner = Rejoiner::new(nodes, Duration::from_millis(1), clock, CancellationToken::new());
         let rejoining = tokio::spawn(async move { rejoiner.rejoin(2).await });
         let marker = || masters.node(2).cli(&["HGET", NODE, "marker"]).unwrap();
         until("the note is written", async || marker().text().starts_with("empty ")).await;
         masters.node(2).cli(&["DEL", NODE]).unwrap();
-        clock.is_started.store(true, SeqCst);
+        is_started.store(true, SeqCst);
         tokio::time::timeout(HANG, rejoining).await.unwrap().unwrap();
         assert_eq!(marker().text(), identity(3, 3).ready());
     }
@@ -377,15 +371,6 @@ mod tests {
         tokio::time::timeout(2 * RETRY_PAUSE_MAX, left).await.expect("it can be started again");
     }
 
-    /// A clock that follows the paused time of a test.
-    struct PausedClock(Instant);
-
-    impl TimeSource for PausedClock {
-        fn now(&self) -> BootInstant {
-            BootInstant::from_start(self.0.elapsed())
-        }
-    }
-
     /// The clocks of clients and nodes differ in rate.
     #[tokio::test(start_paused = true)]
     async fn emptied_node_waits_for_longer_than_the_longest_ttl() {
@@ -393,8 +378,8 @@ mod tests {
         let unreachable = RedisConfig::new(["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]).unwrap();
         let nodes = RedlockConfig::new(unreachable).unwrap().connect(Duration::from_secs(1));
         let start = Instant::now();
-        let clock = Clock::new(PausedClock(start));
-        Rejoiner::new(nodes, MAX_TTL, clock, CancellationToken::new()).wait_for_quarantine().await;
+        let rejoiner = Rejoiner::new(nodes, MAX_TTL, Clock::tokio(), CancellationToken::new());
+        rejoiner.wait_for_quarantine().await;
         assert!(start.elapsed() >= lease::quarantine(MAX_TTL) && lease::quarantine(MAX_TTL) > MAX_TTL);
     }
 }

@@ -147,7 +147,7 @@ mod tests {
     use std::sync::{Mutex, OnceLock};
 
     use lockkit_core::{
-        BootInstant, Clock, ErrorKind, LockName, Metadata, TimeSource,
+        BootInstant, Clock, ErrorKind, LockName, Metadata,
         backend::ClaimControl,
         limits::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN},
         support::lock,
@@ -164,33 +164,20 @@ mod tests {
         topology::{Address, Connector, Dialer, Listener, Login, Password, Topology},
     };
 
-    /// The time of a test; records when it was read.
-    #[derive(Clone)]
-    struct RecordingClock {
-        start: Instant,
-        readings: Arc<Mutex<Vec<Duration>>>,
-    }
-
-    impl TimeSource for RecordingClock {
-        fn now(&self) -> BootInstant {
-            let now = self.start.elapsed();
-            lock(&self.readings).push(now);
+    /// Returns a clock with the time of a test, and when it was read.
+    fn recording_clock() -> (Clock, Arc<Mutex<Vec<Duration>>>) {
+        let (start, readings) = (Instant::now(), Arc::<Mutex<Vec<_>>>::default());
+        let recorded = Arc::clone(&readings);
+        let record = move || {
+            let now = start.elapsed();
+            lock(&recorded).push(now);
             BootInstant::from_start(now)
-        }
-    }
-
-    /// Each reading sends a hint.
-    struct HintingClock(RecordingClock, Arc<OnceLock<Arc<Hints>>>);
-
-    impl TimeSource for HintingClock {
-        fn now(&self) -> BootInstant {
-            self.1.get().inspect(|hints| hints.gap());
-            self.0.now()
-        }
+        };
+        (Clock::new(record), readings)
     }
 
     /// A session whose nodes can never be reached.
-    fn session_without_nodes(clock: impl TimeSource + 'static, login: Login) -> RedlockSession {
+    fn session_without_nodes(clock: Clock, login: Login) -> RedlockSession {
         let addresses = (0..3).map(|node| Address::Unix(format!("/nonexistent/{node}").into())).collect();
         let ttl = Duration::from_secs(60);
         let dialer = Dialer { login, tls: None, timeout: ttl };
@@ -198,7 +185,6 @@ mod tests {
         let connector = Connector { topology, dialer, sentinel_login: Login::default(), cluster_retries: 0 };
         let (hints, broken) = Hints::of_session();
         let (nodes, closed) = (Nodes::connect(&connector, ttl, hints), CancellationToken::new());
-        let clock = Clock::new(clock);
         let rejoiner = Rejoiner::new(nodes.clone(), ttl, clock.clone(), closed.clone());
         let requests = RequestBuilder { ttl_ms: 60_000, keep_ms: 60_000 };
         let context = SessionContext { nodes, requests, ttl, clock, rejoiner };
@@ -209,9 +195,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pauses_without_nodes_grow_and_differ() {
         const TIME: Duration = Duration::from_secs(600);
-        let clock = RecordingClock { start: Instant::now(), readings: Arc::default() };
-        let (session, control) =
-            (session_without_nodes(clock.clone(), Login::default()), ClaimControl::new());
+        let (clock, readings) = recording_clock();
+        let (session, control) = (session_without_nodes(clock, Login::default()), ClaimControl::new());
         let metadata = Metadata::of_this_process(None);
         let claim = Claim::new(LockName::new("x").unwrap(), true, metadata, &control);
         let give_up = async {
@@ -220,7 +205,7 @@ mod tests {
         };
         let (end, ()) = tokio::join!(session.acquire_claim(&claim), give_up);
         assert!(matches!(end, Ok(Acquired::GaveUp)), "{end:?}");
-        let readings = lock(&clock.readings);
+        let readings = lock(&readings);
         let pauses: Vec<Duration> = readings.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(pauses.iter().all(|pause| *pause >= RETRY_PAUSE_MIN), "{pauses:?}");
         assert!(pauses.iter().max().is_some_and(|pause| *pause > RETRY_PAUSE_MAX / 2), "{pauses:?}");
@@ -233,9 +218,13 @@ mod tests {
     /// The nodes may have answered before the release. Each attempt reads the clock once, before it asks.
     #[tokio::test(start_paused = true)]
     async fn hint_during_an_attempt_ends_the_pause_after_it() {
-        let clock = RecordingClock { start: Instant::now(), readings: Arc::default() };
-        let hints = Arc::<OnceLock<Arc<Hints>>>::default();
-        let hinting = HintingClock(clock.clone(), Arc::clone(&hints));
+        let ((clock, readings), hints) = (recording_clock(), Arc::<OnceLock<Arc<Hints>>>::default());
+        let hinted = Arc::clone(&hints);
+        // Each reading sends a hint.
+        let hinting = Clock::new(move || {
+            hinted.get().inspect(|hints| hints.gap());
+            clock.now()
+        });
         let (session, control) = (session_without_nodes(hinting, Login::default()), ClaimControl::new());
         hints.set(Arc::clone(&session.context.nodes.hints)).unwrap();
         let metadata = Metadata::of_this_process(None);
@@ -246,7 +235,7 @@ mod tests {
         };
         let (end, ()) = tokio::join!(session.acquire_claim(&claim), give_up);
         assert!(matches!(end, Ok(Acquired::GaveUp)), "{end:?}");
-        let readings = lock(&clock.readings);
+        let readings = lock(&readings);
         // During the first attempt it has not subscribed yet.
         let pauses = readings.windows(2).skip(1).map(|pair| pair[1] - pair[0]);
         // The timer has a resolution of one millisecond.
@@ -258,9 +247,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waiter_fails_where_no_retry_helps() {
-        let clock = RecordingClock { start: Instant::now(), readings: Arc::default() };
         let login = Login { password: Some(Password::File("/nonexistent".into())), ..Login::default() };
-        let (session, control) = (session_without_nodes(clock, login), ClaimControl::new());
+        let (session, control) = (session_without_nodes(Clock::tokio(), login), ClaimControl::new());
         let metadata = Metadata::of_this_process(None);
         let claim = Claim::new(LockName::new("x").unwrap(), true, metadata, &control);
         let end = tokio::time::timeout(Duration::from_secs(600), session.acquire_claim(&claim)).await;
@@ -269,8 +257,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waiter_that_fails_unsubscribes() {
-        let clock = RecordingClock { start: Instant::now(), readings: Arc::default() };
-        let (session, control) = (session_without_nodes(clock, Login::default()), ClaimControl::new());
+        let (session, control) =
+            (session_without_nodes(Clock::tokio(), Login::default()), ClaimControl::new());
         let metadata = Metadata::of_this_process(None);
         let claim = Claim::new(LockName::new("x").unwrap(), true, metadata, &control);
         let channels = || session.context.nodes.hints.channels().len();
@@ -289,14 +277,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn waiter_that_gives_up_or_is_closed_ends_its_pause() {
         for closes in [false, true] {
-            let clock = RecordingClock { start: Instant::now(), readings: Arc::default() };
-            let login = Login::default();
-            let (session, control) = (session_without_nodes(clock.clone(), login), ClaimControl::new());
+            let (clock, readings) = recording_clock();
+            let (session, control) = (session_without_nodes(clock, Login::default()), ClaimControl::new());
             let metadata = Metadata::of_this_process(None);
             let claim = Claim::new(LockName::new("x").unwrap(), true, metadata, &control);
             let end = async {
                 // By then, pauses are near the longest.
-                while lock(&clock.readings).len() < 12 {
+                while lock(&readings).len() < 12 {
                     sleep(Duration::from_millis(1)).await;
                 }
                 if closes {

@@ -207,7 +207,7 @@ fn wall_clock_us() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     use lockkit_conformance::direct::{HANG, until};
     use lockkit_core::{BootInstant, limits::RETRY_PAUSE_MIN};
@@ -218,8 +218,9 @@ mod tests {
         reconnect::OpenConnection,
         redlock::{hints::Hints, node_call::NODE},
         tests::{
-            SetClock, keys,
+            keys,
             scripted::{Answer, ScriptedServer, greeting},
+            set_clock,
         },
         topology::{Connector, Dialer, Login, Topology},
     };
@@ -360,7 +361,7 @@ mod tests {
     #[tokio::test]
     async fn lease_of_a_written_back_grant_counts_from_its_ask() {
         // The clock counts a second for each node that was asked.
-        let asks = Arc::<AtomicU64>::default();
+        let (clock, asks) = set_clock();
         let mut addresses = Vec::new();
         for counter in [7, 8, 9] {
             let (asks, scripts) = (Arc::clone(&asks), AtomicUsize::default());
@@ -377,7 +378,7 @@ mod tests {
             });
             addresses.push(server.await.address);
         }
-        let (nodes, clock) = (nodes_at(Topology::Replicas(addresses)), Clock::new(SetClock(asks)));
+        let nodes = nodes_at(Topology::Replicas(addresses));
         let rejoiner = Rejoiner::new(nodes.clone(), HANG, clock.clone(), CancellationToken::new());
         let requests = RequestBuilder { ttl_ms: 1000, keep_ms: 1000 };
         let context = SessionContext { nodes, requests, ttl: HANG, clock, rejoiner };

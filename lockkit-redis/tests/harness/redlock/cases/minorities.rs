@@ -1,25 +1,17 @@
 //! Cases of nodes that are down, slow, or grant to different clients.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::sync::atomic::Ordering::SeqCst;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join;
 use lockkit_conformance::{Rounds, own::HANG};
-use lockkit_core::{
-    BootInstant, Clock, ErrorKind, LockClient, LockGuard, LockName, TimeSource, backend::Backend,
-};
+use lockkit_core::{ErrorKind, LockClient, LockGuard, LockName};
 use lockkit_testbed::{Direction, Flow, Proxy};
 use tokio::time::sleep;
 
 use super::{
-    super::{Masters, backend, url_of},
-    LONG, SURVIVED, acquire, client, is_clean, is_clean_of, name, value,
+    super::{Masters, url_of},
+    LONG, SURVIVED, acquire, client, is_clean, is_clean_of, name, open_with_jumps, value,
 };
 
 pub async fn locking_works_while_a_minority_is_down() -> Result<()> {
@@ -108,50 +100,21 @@ pub async fn attempt_without_a_majority_fails_and_leaves_nothing() -> Result<()>
     is_clean(&masters).await
 }
 
-/// A clock that jumps between the first and the second reading after it was armed.
-struct SteppedClock {
-    clock: Clock,
-    readings: AtomicU64,
-}
-
-impl TimeSource for SteppedClock {
-    fn now(&self) -> BootInstant {
-        let step = match self.readings.load(SeqCst) {
-            0 => Duration::ZERO,
-            reading => {
-                self.readings.store(reading + 1, SeqCst);
-                if reading > 1 { LONG } else { Duration::ZERO }
-            }
-        };
-        self.clock.now().after(step)
-    }
-}
-
-struct SharedClock(Arc<SteppedClock>);
-
-impl TimeSource for SharedClock {
-    fn now(&self) -> BootInstant {
-        self.0.now()
-    }
-}
-
 pub async fn majority_after_the_deadline_is_not_a_grant() -> Result<()> {
     use lockkit_core::{
         Metadata,
         backend::{Claim, ClaimControl},
     };
     let masters = Masters::start(3)?;
-    let stepped = Arc::new(SteppedClock { clock: Clock::boot(), readings: AtomicU64::new(0) });
-    let clock = Clock::new(SharedClock(Arc::clone(&stepped)));
-    let session = backend(&masters.url())?.open_session(LONG, clock).await?;
-    stepped.readings.store(1, SeqCst);
+    let (session, next_reading) = open_with_jumps(&masters, LONG).await?;
+    next_reading.store(1, SeqCst);
     let claim = Claim::new(name(), false, Metadata::of_this_process(None), &ClaimControl::new());
     let error = match session.acquire(claim).await {
         Err(error) => error,
         Ok(answer) => anyhow::bail!("granted after the keys may have expired: {answer:?}"),
     };
     ensure!(error.kind() == ErrorKind::Unavailable, "{error}");
-    ensure!(stepped.readings.load(SeqCst) > 2, "the clock was not read again");
+    ensure!(next_reading.load(SeqCst) > 2, "the clock was not read again");
     is_clean(&masters).await?;
     Ok(session.close().await?)
 }

@@ -3,7 +3,13 @@
 mod lost_data;
 mod minorities;
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use lockkit_conformance::{
@@ -11,7 +17,10 @@ use lockkit_conformance::{
     own::{HANG, LONG, until},
     own_case,
 };
-use lockkit_core::{LockClient, LockGuard, LockName};
+use lockkit_core::{
+    Clock, LockClient, LockGuard, LockName,
+    backend::{Backend, Session},
+};
 
 use self::{
     lost_data::{
@@ -54,6 +63,22 @@ fn name() -> LockName {
 
 async fn client(url: &str, ttl: Duration) -> Result<LockClient> {
     Ok(LockClient::builder(backend(url)?).ttl(ttl).build().await?)
+}
+
+/// Opens a session whose clock jumps by this step between two readings once it has been started. Returns also what starts
+/// it, the number of the next reading.
+pub async fn open_with_jumps(
+    masters: &Masters,
+    step: Duration,
+) -> Result<(Arc<dyn Session>, Arc<AtomicU32>)> {
+    let (clock, next_reading) = (Clock::boot(), Arc::new(AtomicU32::new(0)));
+    let next = Arc::clone(&next_reading);
+    let jumping = move || {
+        let is_started = |reading| (reading > 0).then_some(reading + 1);
+        let reading = next.fetch_update(SeqCst, SeqCst, is_started).unwrap_or_default();
+        clock.now().after(step * reading.saturating_sub(1))
+    };
+    Ok((backend(&masters.url())?.open_session(LONG, Clock::new(jumping)).await?, next_reading))
 }
 
 async fn acquire(client: &LockClient) -> Result<LockGuard> {
