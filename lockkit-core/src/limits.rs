@@ -37,6 +37,15 @@ pub const TRY_ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Longest time until `LockGuard::release` returns; the release itself continues in the background.
 pub const RELEASE_ANSWER_MAX: Duration = Duration::from_secs(10);
 
+/// Time limit of one request to a server if a backend's configuration does not set one.
+pub const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
+
+/// Shortest time limit of one request that a backend's configuration can set.
+pub const REQUEST_TIMEOUT_MIN: Duration = Duration::from_millis(10);
+
+/// Longest time limit of one request that a backend's configuration can set.
+pub const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(60);
+
 /// Most worker tasks of one session that retry unconfirmed releases. A release that was not confirmed at once waits in
 /// a queue for one of them.
 pub const RELEASE_WORKERS_MAX: usize = 64;

@@ -2,7 +2,11 @@
 
 use std::{fmt, time::Duration};
 
-use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
+use lockkit_core::{
+    Error, ErrorKind, Result,
+    backend::BackendUrl,
+    limits::{REQUEST_TIMEOUT_DEFAULT, REQUEST_TIMEOUT_MAX, REQUEST_TIMEOUT_MIN},
+};
 
 use crate::{
     Tls,
@@ -16,13 +20,6 @@ const PORT_DEFAULT: u16 = 2379;
 
 /// Prefix of a configuration without one, with [`Names::Encoded`]; [`Names::Raw`] has none.
 const PREFIX_DEFAULT: &str = "lockkit/";
-
-/// Default time limit of one request.
-const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
-
-/// Bounds of a configured time limit.
-const REQUEST_TIMEOUT_MIN: Duration = Duration::from_millis(10);
-const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// How to reach etcd, and where in it the locks lie.
 ///

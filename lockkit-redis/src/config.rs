@@ -2,7 +2,10 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use lockkit_core::{Error, ErrorKind, Result};
+use lockkit_core::{
+    Error, ErrorKind, Result,
+    limits::{REQUEST_TIMEOUT_DEFAULT, REQUEST_TIMEOUT_MAX, REQUEST_TIMEOUT_MIN},
+};
 
 use crate::{
     Tls,
@@ -15,13 +18,6 @@ const PORT_DEFAULT: u16 = 6379;
 
 /// Port of a Sentinel that is given without one.
 const PORT_SENTINEL: u16 = 26379;
-
-/// Default time limit of one request.
-const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
-
-/// Bounds of the configured time limit.
-const REQUEST_TIMEOUT_MIN: Duration = Duration::from_millis(10);
-const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// Default of how long the token counter of a lock outlives its last use.
 const COUNTER_TTL_DEFAULT: Duration = Duration::from_secs(7 * 24 * 60 * 60);

@@ -2,7 +2,10 @@
 
 use std::{fmt, time::Duration};
 
-use lockkit_core::Result;
+use lockkit_core::{
+    Result,
+    limits::{REQUEST_TIMEOUT_DEFAULT, REQUEST_TIMEOUT_MAX, REQUEST_TIMEOUT_MIN},
+};
 
 use crate::{
     Tls,
@@ -13,13 +16,6 @@ use crate::{
 
 /// Directory of all locks, inside the chroot, unless the configuration names another.
 const ROOT_DEFAULT: &str = "/lockkit";
-
-/// Time limit of one request, by default.
-const REQUEST_TIMEOUT_DEFAULT: Duration = Duration::from_secs(3);
-
-/// Configured request timeouts are clamped to these bounds.
-const REQUEST_TIMEOUT_MIN: Duration = Duration::from_millis(10);
-const REQUEST_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// The kind of node that clients create as directories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
