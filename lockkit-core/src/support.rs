@@ -1,7 +1,13 @@
 //! What backends share. It is public for authors of backends; the crate `lockkit` does not export it.
 
-use std::{collections::HashMap, fmt::Debug, sync::Mutex, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Debug,
+    sync::Mutex,
+    time::Duration,
+};
 
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -175,6 +181,43 @@ impl RecentlyBusy {
     }
 }
 
+/// The holds of one session that operators have broken, and whose loss it has not reported yet.
+#[derive(Debug, Default)]
+pub struct BrokenHolds {
+    unreported: Mutex<HashSet<ClaimId>>,
+    added: Notify,
+}
+
+impl BrokenHolds {
+    /// Adds a hold of the session, which bounds their number.
+    pub fn add(&self, hold: ClaimId) {
+        lock(&self.unreported).insert(hold);
+        self.added.notify_one();
+    }
+
+    /// Removes and returns the next one; waits for it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: after a removal it does not wait.
+    pub async fn next(&self) -> ClaimId {
+        loop {
+            if let Some(hold) = self.take() {
+                return hold;
+            }
+            // A notification that came since is kept.
+            self.added.notified().await;
+        }
+    }
+
+    fn take(&self) -> Option<ClaimId> {
+        let mut unreported = lock(&self.unreported);
+        let hold = unreported.iter().next().copied()?;
+        unreported.remove(&hold);
+        Some(hold)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -186,7 +229,7 @@ mod tests {
         task::{Context, Wake, Waker},
     };
 
-    use tokio::time::{Instant, sleep};
+    use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
     use crate::limits::RETRY_PAUSE_MIN;
@@ -245,6 +288,27 @@ mod tests {
         assert!(over.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         woken.0.mark_closed();
         assert!(woken.1.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn session_that_waits_learns_of_a_broken_hold() {
+        let (broken, hold) = (BrokenHolds::default(), ClaimId::random());
+        let reported = async {
+            tokio::task::yield_now().await;
+            broken.add(hold);
+        };
+        let waiting = timeout(Duration::from_secs(1), broken.next());
+        assert_eq!(tokio::join!(waiting, reported).0.unwrap(), hold);
+    }
+
+    #[tokio::test]
+    async fn each_broken_hold_is_reported_once() {
+        let (broken, holds) = (BrokenHolds::default(), [ClaimId::random(), ClaimId::random()]);
+        for hold in [holds[0], holds[1], holds[0]] {
+            broken.add(hold);
+        }
+        assert_eq!(HashSet::from([broken.next().await, broken.next().await]), HashSet::from(holds));
+        assert!(timeout(Duration::ZERO, broken.next()).await.is_err());
     }
 
     #[test]

@@ -35,7 +35,7 @@ use async_trait::async_trait;
 use lockkit_core::{
     Clock, LockName, Result,
     backend::{Acquired, Claim, ClaimId, Elections, Grant, Loss, Pins, Records, Renewals, Session},
-    support::{RecentlyBusy, SessionState},
+    support::{BrokenHolds, RecentlyBusy, SessionState},
 };
 
 use self::{
@@ -47,7 +47,6 @@ use self::{
 };
 pub(crate) use self::{order::Stretch, registry::ClaimRegistry};
 use crate::{
-    broken::BrokenHolds,
     call::Server,
     client::{PutOptions, Txn, TxnOp, TxnResponse},
     error::{Effect, RequestError},

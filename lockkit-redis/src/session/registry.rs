@@ -9,14 +9,18 @@ use std::{
     time::Duration,
 };
 
-use lockkit_core::{BootInstant, FencingToken, backend::ClaimId, support::lock};
+use lockkit_core::{
+    BootInstant, FencingToken,
+    backend::ClaimId,
+    support::{BrokenHolds, lock},
+};
 use tokio::sync::{Notify, watch};
 
 use super::{
     powers::Pin,
     waiting::{Push, WaitExtension},
 };
-use crate::{broken::BrokenHolds, keys::LockKeys};
+use crate::keys::LockKeys;
 
 /// All claims of a session, from before their first request to their confirmed end.
 #[derive(Debug, Default)]

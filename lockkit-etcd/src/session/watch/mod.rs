@@ -27,7 +27,7 @@ use lockkit_core::{
     ErrorKind,
     backend::retry_pauses,
     limits::RETRY_PAUSE_MAX,
-    support::{SessionState, bounded},
+    support::{BrokenHolds, SessionState, bounded},
 };
 use tokio::time::Instant;
 use tracing::debug;
@@ -39,7 +39,7 @@ pub(crate) use self::{
 use self::{requests::Requests, table::Subscriber};
 use super::registry::ClaimRegistry;
 use crate::{
-    broken::BrokenHolds,
+    broken::BrokenHold,
     call::Server,
     client::{Client, Event, EventType, GetOptions, KeyValue, WatchOptions, WatchResponse, WatchStream},
     error::{Effect, RequestError},
@@ -181,7 +181,7 @@ impl StreamTask {
     fn own_event(&self, event: &Event, kv: &KeyValue) {
         match event.event_type() {
             EventType::Put if kv.key() == self.keys.handoff_key.as_bytes() => self.deliver_handoff(kv),
-            EventType::Put if kv.key() == self.keys.broken.as_bytes() => self.broken.report(kv, &self.claims),
+            EventType::Put if kv.key() == self.keys.broken.as_bytes() => self.report_broken(kv),
             // Deleted with the lease, or by an operator who wants to end the session.
             EventType::Delete if kv.key() == self.keys.epoch.as_bytes() => self.state.mark_lost(),
             EventType::Put | EventType::Delete => {}
@@ -225,6 +225,14 @@ impl StreamTask {
         read.err().unwrap_or_else(compacted)
     }
 
+    /// Reports the hold that this key names. One whose grant the client has not learned of yet is found by its heartbeat.
+    fn report_broken(&self, kv: &KeyValue) {
+        let broken = BrokenHold::from_json(kv.value());
+        if let Some(hold) = broken.and_then(|broken| self.claims.broken(&broken)) {
+            self.broken.add(hold);
+        }
+    }
+
     /// Reads the client's own keys, because events about them were compacted.
     async fn read_own_keys(&mut self) -> Result<(), RequestError> {
         let answer = self.server.range(&self.keys.folder, GetOptions::new().with_prefix()).await?;
@@ -236,7 +244,7 @@ impl StreamTask {
             self.deliver_handoff(kv);
         }
         if let Some(kv) = find(&self.keys.broken) {
-            self.broken.report(kv, &self.claims);
+            self.report_broken(kv);
         }
         self.next = Some(revision_of(answer.header())? + 1);
         Ok(())
