@@ -68,6 +68,13 @@ impl Terminal {
         Self::with(home, ["sh", "-c", &script])
     }
 
+    /// A shell with job control that has shown its prompt.
+    fn with_prompt(home: &Home) -> Self {
+        let mut terminal = Self::with(home, ["bash", "--norc", "--noprofile", "-i"]);
+        terminal.shows("$ ");
+        terminal
+    }
+
     /// Starts `lockkit run` of a script without single quotes.
     fn with_lockkit(home: &Home, script: &str) -> Self {
         Self::with_shell(home, &format!("\"$LOCKKIT\" run a -- sh -c '{script}'"))
@@ -85,6 +92,14 @@ impl Terminal {
             self.seen += &String::from_utf8_lossy(&more);
         }
         self.seen = self.seen.split_once(text).unwrap().1.to_owned();
+    }
+
+    /// Checks that the [`READER`] in the foreground reads a line, and that the shell gets the next one.
+    fn is_read(mut self) {
+        self.press("hello\n");
+        self.shows("got hello");
+        self.press("exit 6\n");
+        assert_eq!(self.status(), 6);
     }
 
     /// Ends the session.
@@ -177,8 +192,7 @@ fn interrupt_key_is_forwarded_if_the_job_lacks_the_terminal() {
 #[test]
 fn shell_stops_and_continues_lockkit_and_its_job_as_one() {
     let home = Home::new();
-    let mut terminal = Terminal::with(&home, ["bash", "--norc", "--noprofile", "-i"]);
-    terminal.shows("$ ");
+    let mut terminal = Terminal::with_prompt(&home);
     terminal.press(&format!("\"$LOCKKIT\" run a -- sh -c '{READER}'\n"));
     terminal.shows("started");
     terminal.press(CTRL_Z);
@@ -190,28 +204,21 @@ fn shell_stops_and_continues_lockkit_and_its_job_as_one() {
     terminal.press("wait %1; echo wai\"\"ted\n");
     terminal.shows("waited");
     terminal.press("fg\n");
-    terminal.press("hello\n");
-    terminal.shows("got hello");
-    terminal.press("exit 6\n");
-    assert_eq!(terminal.status(), 6);
+    terminal.is_read();
 }
 
 /// As a debugger does. The shell takes the terminal then.
 #[test]
 fn job_gets_the_terminal_again_after_its_program_alone_was_stopped() {
     let home = Home::new();
-    let mut terminal = Terminal::with(&home, ["bash", "--norc", "--noprofile", "-i"]);
-    terminal.shows("$ ");
+    let mut terminal = Terminal::with_prompt(&home);
     let stops = "kill -STOP $PPID; until [ -e seen ]; do sleep 0.1; done";
     terminal.press(&format!("\"$LOCKKIT\" run a -- sh -c '{stops}; {READER}'\n"));
     terminal.shows("Stopped");
     terminal.press("touch seen\n");
     terminal.press("fg\n");
     terminal.shows("started");
-    terminal.press("hello\n");
-    terminal.shows("got hello");
-    terminal.press("exit 6\n");
-    assert_eq!(terminal.status(), 6);
+    terminal.is_read();
 }
 
 /// A program that is stopped prints nothing.
@@ -220,18 +227,14 @@ fn job_gets_the_terminal_again_after_its_program_alone_was_stopped() {
 fn program_that_stops_says_first_until_when() {
     let home = Home::new();
     let redis = lockkit_testbed::Redis::start().unwrap();
-    let mut terminal = Terminal::with(&home, ["bash", "--norc", "--noprofile", "-i"]);
-    terminal.shows("$ ");
+    let mut terminal = Terminal::with_prompt(&home);
     terminal.press(&format!("\"$LOCKKIT\" run --backend {} a -- sh -c '{READER}'\n", redis.url()));
     terminal.shows("started");
     terminal.press(CTRL_Z);
     terminal.shows("continue it (fg) within");
     terminal.shows("Stopped");
     terminal.press("fg\n");
-    terminal.press("hello\n");
-    terminal.shows("got hello");
-    terminal.press("exit 6\n");
-    assert_eq!(terminal.status(), 6);
+    terminal.is_read();
 }
 
 #[test]
