@@ -55,7 +55,7 @@ pub(crate) async fn acquire(
         match attempt(client, name, options, left).await? {
             Turn::Yours(guard) if is_fresh(&guard, ttl).await => return Ok(Some(guard)),
             // Lost before the job started.
-            Turn::Yours(guard) if !may_begin_again(options) => guard.check()?,
+            Turn::Yours(guard) if !may_begin_again(options, until) => guard.check()?,
             Turn::Yours(_) => {}
             Turn::Done => return Ok(None),
             _ => {
@@ -94,10 +94,11 @@ async fn attempt(
     Ok(guard.map_or(Turn::Busy, Turn::Yours))
 }
 
-/// Whether the lock may be acquired again after a grant that was lost before the job started. What runs once has begun
-/// by its record, and must not begin again; a lock that is kept for a time is not free before.
-fn may_begin_again(options: AcquireOptions) -> bool {
-    options.once_per.or(options.at_least).is_none()
+/// Whether the lock may be acquired again after a grant that was lost before the job started: until the time limit. What
+/// runs once has begun by its record, and must not begin again; a lock that is kept for a time is not free before.
+fn may_begin_again(options: AcquireOptions, until: Option<Instant>) -> bool {
+    let has_time = until.is_none_or(|until| Instant::now() < until);
+    has_time && options.once_per.or(options.at_least).is_none()
 }
 
 /// Waits until a job can start; returns false if the lock is lost before.
@@ -117,8 +118,10 @@ async fn is_fresh(guard: &LockGuard, ttl: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use lockkit::{Clock, memory::MemoryServer};
+    use tokio::time::timeout;
 
     use super::*;
+    use crate::exit::LOST;
 
     const TTL: Duration = Duration::from_secs(12);
 
@@ -155,13 +158,25 @@ mod tests {
         LockClient::builder(server.backend()).ttl(TTL).clock(Clock::tokio()).build().await.unwrap()
     }
 
+    #[tokio::test]
+    async fn lost_grant_is_the_last_one_after_the_time_limit() {
+        let (own, name) = (client(&MemoryServer::new()).await, LockName::new("job").unwrap());
+        // Lost before a job can start.
+        let (time_limit, max_hold) = (Some(Duration::ZERO), Some(Duration::ZERO));
+        let options = AcquireOptions { time_limit, at_least: None, max_hold, once_per: None };
+        let enclosing = EnclosingLocks::default();
+        let acquired = timeout(TTL, acquire(&own, &name, options, &enclosing)).await;
+        let refused = acquired.expect("there is one attempt").unwrap_err();
+        assert_eq!(refused.status, LOST, "{}", refused.message);
+    }
+
     #[test]
     fn what_runs_once_or_keeps_its_lock_for_a_time_does_not_begin_again() {
         let options =
             AcquireOptions { time_limit: None, at_least: None, max_hold: Some(TTL), once_per: None };
-        assert!(may_begin_again(options));
-        assert!(!may_begin_again(AcquireOptions { at_least: Some(TTL), ..options }));
-        assert!(!may_begin_again(AcquireOptions { once_per: Some(TTL), ..options }));
+        assert!(may_begin_again(options, None));
+        assert!(!may_begin_again(AcquireOptions { at_least: Some(TTL), ..options }, None));
+        assert!(!may_begin_again(AcquireOptions { once_per: Some(TTL), ..options }, None));
     }
 
     #[tokio::test(start_paused = true)]
