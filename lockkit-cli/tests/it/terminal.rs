@@ -95,7 +95,7 @@ impl Terminal {
     }
 
     /// Checks that the [`READER`] in the foreground reads a line, and that the shell gets the next one.
-    fn is_read(mut self) {
+    fn reads_a_line(mut self) {
         self.press("hello\n");
         self.shows("got hello");
         self.press("exit 6\n");
@@ -204,7 +204,7 @@ fn shell_stops_and_continues_lockkit_and_its_job_as_one() {
     terminal.press("wait %1; echo wai\"\"ted\n");
     terminal.shows("waited");
     terminal.press("fg\n");
-    terminal.is_read();
+    terminal.reads_a_line();
 }
 
 /// As a debugger does. The shell takes the terminal then.
@@ -218,7 +218,7 @@ fn job_gets_the_terminal_again_after_its_program_alone_was_stopped() {
     terminal.press("touch seen\n");
     terminal.press("fg\n");
     terminal.shows("started");
-    terminal.is_read();
+    terminal.reads_a_line();
 }
 
 /// A program that is stopped prints nothing.
@@ -234,7 +234,7 @@ fn program_that_stops_says_first_until_when() {
     terminal.shows("continue it (fg) within");
     terminal.shows("Stopped");
     terminal.press("fg\n");
-    terminal.is_read();
+    terminal.reads_a_line();
 }
 
 #[test]
