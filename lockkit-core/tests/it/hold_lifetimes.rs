@@ -54,6 +54,28 @@ async fn hold_without_an_answer_is_renewed_before_the_next_regular_heartbeat() {
     }
 }
 
+/// Each hold, in whichever order a heartbeat carries them.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn one_hold_of_two_without_an_answer_brings_the_next_heartbeat_forward() {
+    let backend = Scripted::new(Lifetime::Hold);
+    let script = &backend.script;
+    let client = backend.client().await;
+    let _guards = [
+        client.lock("a").unwrap().acquire().await.unwrap(),
+        client.lock("b").unwrap().acquire().await.unwrap(),
+    ];
+    let interval = client.ttl() / 3;
+    let heartbeats = || script.heartbeats.load(Ordering::SeqCst);
+    for name in ["a", "b"] {
+        *script.unknown_hold.lock().unwrap() = Some(name);
+        let before = heartbeats();
+        eventually(TTL, "a heartbeat", || heartbeats() > before).await;
+        *script.unknown_hold.lock().unwrap() = None;
+        sleep(interval / 2).await;
+        assert_eq!(heartbeats(), before + 2, "{name}");
+    }
+}
+
 /// The answer to a heartbeat comes after the release.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn released_hold_without_an_answer_brings_no_heartbeat_forward() {

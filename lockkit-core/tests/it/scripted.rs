@@ -76,6 +76,8 @@ pub(crate) struct Script {
     pub(crate) session_gone: AtomicBool,
     /// Heartbeats renew the session, but report nothing about holds.
     pub(crate) holds_unknown: AtomicBool,
+    /// Heartbeats report nothing about the hold of this name.
+    pub(crate) unknown_hold: Mutex<Option<&'static str>>,
     /// Heartbeats that are sent wait for `heartbeat_answers` before they are answered.
     pub(crate) heartbeats_wait: AtomicBool,
     pub(crate) heartbeat_answers: Notify,
@@ -283,7 +285,9 @@ impl Session for ScriptedSession {
             true => Renewal::Unknown(Error::new(ErrorKind::Unavailable, "renew")),
             false => Renewal::Renewed { armed_at },
         };
-        let holds = held.iter().map(|grant| (grant.claim(), answer(holds_unknown))).collect();
+        let unknown_hold = *self.script.unknown_hold.lock().unwrap();
+        let is_unknown = |grant: &Grant| holds_unknown || unknown_hold == Some(grant.name().as_str());
+        let holds = held.iter().map(|grant| (grant.claim(), answer(is_unknown(grant)))).collect();
         Renewals::new(if gone { Renewal::Gone } else { answer(silent) }, holds)
     }
 
