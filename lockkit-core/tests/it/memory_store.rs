@@ -159,6 +159,24 @@ async fn waiter_whose_session_ends_is_answered_at_once() {
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
+/// Without an answer it is unknown whether the entry is gone.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn withdrawal_whose_reply_is_lost_is_repeated() {
+    let server = MemoryServer::new();
+    let (holder, other) = (session(&server).await, session(&server).await);
+    let _held = granted(&*holder, NAME).await;
+    let control = ClaimControl::new();
+    let claim = Claim::new(name(), true, Metadata::of_this_process(None), &control);
+    let waiting = tokio::spawn(async move { other.acquire(claim).await.unwrap() });
+    settle().await;
+    let before = server.requests();
+    server.lose_replies(1);
+    control.give_up();
+    assert!(matches!(waiting.await.unwrap(), Acquired::GaveUp));
+    assert_eq!(server.requests() - before, 2);
+    assert!(server.inspect(&name()).waiters.is_empty());
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn inspection_shows_how_long_a_pinned_entry_stays() {
     for (at_least, while_held, once_left) in [(TTL / 2, TTL, TTL / 2), (TTL * 2, TTL * 2, TTL * 2)] {
