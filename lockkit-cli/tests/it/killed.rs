@@ -158,24 +158,28 @@ fn command_does_not_start_without_the_go_ahead() {
     assert_eq!((ended.status, &*ended.stdout), (71, ""));
 }
 
-/// A watcher whose pipe is full, because it does not read.
+/// Stops a watcher, and fills its pipe, which it does not read any more.
+#[cfg(feature = "redis")]
+fn stop_and_fill(watcher: &Process) {
+    use std::io::Write;
+
+    kill_process(Pid::from_raw(watcher.pid).unwrap(), Signal::STOP).unwrap();
+    let pipe = format!("/proc/{}/fd/0", watcher.pid);
+    let mut pipe = std::fs::OpenOptions::new().write(true).open(pipe).unwrap();
+    rustix::io::ioctl_fionbio(&pipe, true).unwrap();
+    while pipe.write(&[b'\n'; 64]).is_ok() {}
+}
+
 #[cfg(feature = "redis")]
 #[test]
 fn stopped_watcher_is_replaced_and_delays_nothing() {
-    use std::io::Write;
-
     let home = Home::new();
     let redis = lockkit_testbed::Redis::start().unwrap();
     let options = ["--backend", &redis.url(), "--ttl", "12s", "a"];
     let mut job =
         Started::until_started(home.run(&options, "echo started; read line; exit 5").stdin(Stdio::piped()));
     let watcher = watcher_of(job.pid()).unwrap();
-    let stopped = Pid::from_raw(watcher.pid).unwrap();
-    kill_process(stopped, Signal::STOP).unwrap();
-    let pipe = format!("/proc/{}/fd/0", watcher.pid);
-    let mut pipe = std::fs::OpenOptions::new().write(true).open(pipe).unwrap();
-    rustix::io::ioctl_fionbio(&pipe, true).unwrap();
-    while pipe.write(&[b'\n'; 64]).is_ok() {}
+    stop_and_fill(&watcher);
     eventually("another watcher", || {
         let other = watcher_of(job.pid())?;
         (other.pid != watcher.pid).then_some(())
@@ -185,6 +189,30 @@ fn stopped_watcher_is_replaced_and_delays_nothing() {
     });
     job.close_stdin();
     assert_eq!(job.done().status, 5);
+}
+
+/// It must not run on without a deadline that kills it.
+#[cfg(feature = "redis")]
+#[test]
+fn job_whose_last_watcher_is_stopped_ends() {
+    const WATCHERS_MAX: u32 = 8;
+    let home = Home::new();
+    let redis = lockkit_testbed::Redis::start().unwrap();
+    let options = ["--backend", &redis.url(), "--ttl", "12s", "a"];
+    let mut holder = Started::until_started(&mut home.run(&options, "echo started; exec sleep 1000"));
+    let mut watcher = watcher_of(holder.pid()).unwrap();
+    for _ in 1..WATCHERS_MAX {
+        kill_process(Pid::from_raw(watcher.pid).unwrap(), Signal::KILL).unwrap();
+        watcher = eventually("another watcher", || {
+            watcher_of(holder.pid()).filter(|other| other.pid != watcher.pid)
+        });
+    }
+    stop_and_fill(&watcher);
+    // The next renewal cannot be sent to it.
+    eventually("the end of the job", || (!holder.runs()).then_some(()));
+    let ended = holder.done();
+    assert_eq!(ended.status, 71, "{}", ended.stderr);
+    assert!(ended.message().contains("watcher"), "{}", ended.stderr);
 }
 
 #[test]
