@@ -349,10 +349,13 @@ async fn user_without_the_right_to_the_channel_can_lock_but_not_watch() {
 #[tokio::test(flavor = "multi_thread")]
 async fn closed_session_answers_no_observer() {
     let (session, name) = (session(shared(), LONG).await, fresh_name());
+    let led = acquire(&session, &name).await;
     bounded(session.close()).await.unwrap();
     let elections = session.elections().unwrap();
     assert_eq!(bounded(elections.leader(&name)).await.unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(bounded(elections.watch(&name)).await.unwrap_err().kind(), ErrorKind::Closed);
+    let proclaimed = bounded(elections.proclaim(&led, &proposing("late", 2))).await;
+    assert_eq!(proclaimed.unwrap_err().kind(), ErrorKind::Closed);
 }
 
 #[tokio::test(flavor = "multi_thread")]

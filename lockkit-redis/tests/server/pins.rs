@@ -6,7 +6,7 @@ use std::{
 };
 
 use lockkit_core::{
-    LockName,
+    ErrorKind, LockName,
     backend::{Grant, Renewal, Session},
     limits::RELEASE_ANSWER_MAX,
 };
@@ -213,6 +213,16 @@ async fn release_ends_a_pin() {
     assert!(pin(&one, &held, 10 * LONG).await);
     release(&one, &held).await;
     assert_eq!(redis.keys(name.as_str()).unwrap(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closed_session_pins_and_leaves_nothing() {
+    let (session, name) = (session(shared(), LONG).await, fresh_name());
+    let held = acquire(&session, &name).await;
+    bounded(session.close()).await.unwrap();
+    let pins = session.pins().unwrap();
+    assert_eq!(bounded(pins.pin(&held, LONG)).await.unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(bounded(pins.leave(&held)).await.unwrap_err().kind(), ErrorKind::Closed);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -37,6 +37,8 @@ async fn record_outlives_its_writer_and_expires() {
     assert!((900_000..=1_000_000).contains(&pttl), "{pttl} ms");
     let error = bounded(one.records().unwrap().read(&name)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed);
+    let error = bounded(one.records().unwrap().write(&held, "late", KEEP)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
