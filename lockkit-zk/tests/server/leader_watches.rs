@@ -9,9 +9,10 @@ use lockkit_core::{
 use lockkit_testbed::{Direction, Flow, Proxy};
 
 use crate::{
+    budget::spent,
     common::{
         LONG, acquire, bounded, contend, enqueued, fresh_name, node, own_server, patient_url, plain, queue,
-        release, session, session_at, shared, until, url_through,
+        quiet_session, release, session, session_at, shared, until, url_through,
     },
     elections::{elections, lead, leader, proclaim},
 };
@@ -93,6 +94,19 @@ async fn change_during_a_disconnect_wakes_the_watch_after_reconnect() {
     proxy.pass();
     bounded(watch.changed()).await;
     assert_eq!(leader(&observer, &name).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn observer_that_waits_sends_nothing() {
+    let server = own_server();
+    let (session, observer, name) =
+        (quiet_session(&server).await, quiet_session(&server).await, fresh_name());
+    let grant = lead(&session, &name, "x").await;
+    let mut watch = watch(&observer, &name).await;
+    let waiting = tokio::spawn(async move { watch.changed().await });
+    assert_eq!(spent(&server, async || ()).await, (0, 0));
+    release(&session, &grant).await;
+    bounded(waiting).await.unwrap();
 }
 
 /// A candidate that joins or leaves fires the watch on the list, but is no change.
