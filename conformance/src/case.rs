@@ -243,6 +243,7 @@ impl Hook {
             | Self::Entries
             | Self::BareNotification
             | Self::Evidence
+            | Self::Watched
             | Self::Lifetimes
             | Self::EndSessionOfHolder
             | Self::EndSessionOfWaiter

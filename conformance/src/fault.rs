@@ -24,6 +24,8 @@ pub enum Hook {
     Contents,
     /// [`Store::counts`](crate::Store::counts).
     Counts,
+    /// [`Store::watched`](crate::Store::watched).
+    Watched,
     /// [`Store::frees_within`](crate::Store::frees_within).
     Lifetimes,
     /// [`StoreFault::EndSessionOfHolder`].

@@ -16,8 +16,8 @@ use lockkit_core::{
 };
 
 use crate::{
-    Access, Case,
-    fault::{Hook, LinkFault, StoreFault},
+    Access, Case, ClientLink,
+    fault::{Hook, StoreFault},
 };
 
 /// A backend of any type; cheap to clone.
@@ -282,7 +282,8 @@ pub trait Store: Debug + Send + Sync {
         access.unsupported()
     }
 
-    /// Returns a client's connection to the store that can be disturbed; called only with the hook of a [`LinkFault`].
+    /// Returns a client's connection to the store that can be disturbed; called only with the hook of a
+    /// [`LinkFault`](crate::LinkFault).
     ///
     /// # Errors
     ///
@@ -355,6 +356,16 @@ pub trait Store: Debug + Send + Sync {
         bail!("the harness declares {:?}, but its store does not count", Hook::Counts)
     }
 
+    /// Returns the places of which clients are notified now: keys, nodes or channels that they watch, files that they have
+    /// open. Those of a lock contain its name. Called with [`Hook::Watched`] only, and not for a cluster.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not report them.
+    async fn watched(&self) -> Result<Vec<String>> {
+        bail!("the harness declares {:?}, but its store does not list what is watched", Hook::Watched)
+    }
+
     /// Returns within what time of its answer the store frees this lock unless it is renewed, rounded up; `None` when
     /// the lock is free. Called with [`Hook::Lifetimes`] only.
     ///
@@ -367,34 +378,4 @@ pub trait Store: Debug + Send + Sync {
             Hook::Lifetimes
         )
     }
-}
-
-/// One client's connection to the store.
-///
-/// # Cancel safety
-///
-/// The suite drives every future of this trait to its end.
-#[async_trait]
-pub trait ClientLink: Debug + Send + Sync {
-    /// Returns a backend whose requests and replies use this connection.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be made.
-    fn backend(&self) -> Result<AnyBackend>;
-
-    /// Disturbs the connection from now on, but not those of other links. Where each case has its own store, all its
-    /// links may be disturbed; then a case uses no other client meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be done.
-    async fn inflict(&self, fault: LinkFault) -> Result<()>;
-
-    /// Ends every disturbance. What was held back is delivered.
-    ///
-    /// # Errors
-    ///
-    /// When it cannot be done.
-    async fn heal(&self) -> Result<()>;
 }

@@ -16,8 +16,8 @@
 //!   [needs](Need).
 //! * A case whose needs a backend does not claim, or its harness has no hook for, is *ignored with the reason*. It
 //!   never counts as passed.
-//! * After every case the suite checks for residue: each lock that the case used must be free again, no connection may be
-//!   left open and no task may still run. The store must hold no permanent entries but the permitted ones, and not more
+//! * After every case the suite checks for residue: each lock that the case used must be free again, no client may still
+//!   watch it, no connection may be left open and no task may still run. The store must hold no permanent entries but the permitted ones, and not more
 //!   entries per lock than the harness states. In the shared store, those count whose place contains the name of the
 //!   case; all others are checked after the last case.
 //! * Every bound on time is computed from what the backend declares (see [`Bounds`]).
@@ -38,6 +38,7 @@ mod descriptors;
 mod fault;
 mod harness;
 pub mod history;
+mod link;
 pub mod memory;
 mod observed;
 pub mod own;
@@ -52,7 +53,8 @@ pub use self::{
     bounds::Bounds,
     case::{Case, CaseFuture, Need, Property},
     fault::{Hook, LinkFault, StoreFault},
-    harness::{AnyBackend, ClientLink, Entry, Harness, Rounds, Sharing, Store, Time, WallClock},
+    harness::{AnyBackend, Entry, Harness, Rounds, Sharing, Store, Time, WallClock},
+    link::ClientLink,
     plain::Plain,
     report::{CaseResult, Figures, Outcome},
     runner::{cases, main, main_of, run_case},

@@ -63,6 +63,9 @@ impl Context {
         for link in self.links() {
             link.heal().await?;
         }
+        if self.harness().hooks().contains(&Hook::Watched) && self.sharing() != Sharing::Cluster {
+            self.nothing_is_watched(bound).await?;
+        }
         // In parallel: on a real server each close takes round trips.
         let closing: Vec<_> =
             clients.into_iter().map(|client| tokio::spawn(async move { client.close().await })).collect();
@@ -98,6 +101,25 @@ impl Context {
             let _ = session.close().await;
         }
         Ok(bound)
+    }
+
+    /// Waits until no client watches a lock of the case, while the clients are still open: a close would end its watches.
+    async fn nothing_is_watched(&self, within: Duration) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let left = self.store().watched().await.map(|mut places| {
+                places.retain(|place| is_named_after(self.id(), place));
+                places
+            });
+            match left {
+                Ok(left) if left.is_empty() => return Ok(()),
+                Ok(left) if start.elapsed() > within => bail!("residue: still watched are {left:?}"),
+                Err(error) if start.elapsed() > within => {
+                    return Err(error.context("no list of what is watched"));
+                }
+                _ => sleep(LIST_PAUSE).await,
+            }
+        }
     }
 
     /// Waits until the store holds only what may stay, see [`nothing_is_left`]. In the shared store, only what has the

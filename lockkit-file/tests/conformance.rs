@@ -70,7 +70,7 @@ impl Harness for FileHarness {
             Hook::Contents,
         ];
         if Path::new(OPEN_FILES).exists() {
-            hooks.push(Hook::Counts);
+            hooks.extend([Hook::Counts, Hook::Watched]);
         }
         if no_small_disk().is_none() {
             hooks.push(Hook::FullDisk);
@@ -81,7 +81,7 @@ impl Harness for FileHarness {
     fn why_not(&self, hook: Hook) -> Option<String> {
         match hook {
             Hook::FullDisk => no_small_disk().clone(),
-            Hook::Counts => Some(format!("there is no {OPEN_FILES}")),
+            Hook::Counts | Hook::Watched => Some(format!("there is no {OPEN_FILES}")),
             _ => None,
         }
     }
@@ -217,12 +217,16 @@ impl Store for Folder {
         Ok(look.await?.duration_since(start))
     }
 
-    /// Counts the files of the folder that this process has open.
     async fn counts(&self) -> Result<BTreeMap<&'static str, u64>> {
+        Ok(BTreeMap::from([("open files", self.watched().await?.len() as u64)]))
+    }
+
+    /// Returns the files of the folder that this process has open.
+    async fn watched(&self) -> Result<Vec<String>> {
         let folder = self.locks();
         let open = fs::read_dir(OPEN_FILES)?.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
-        let count = open.filter(|place| place.starts_with(&folder)).count();
-        Ok(BTreeMap::from([("open files", count as u64)]))
+        let ours = open.filter(|place| place.starts_with(&folder));
+        Ok(ours.map(|place| place.to_string_lossy().into_owned()).collect())
     }
 
     async fn contents(&self) -> Result<Vec<Entry>> {

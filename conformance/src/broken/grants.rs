@@ -26,7 +26,7 @@ impl BrokenSession {
             Defect::OrphanOnCancel => self.orphan_on_cancel(claim).await,
             Defect::OrphanOnTry if !claim.wait() => self.orphan_on_try(claim).await,
             Defect::LeftWatch if claim.wait() => {
-                self.shared.state().left_watches += 1;
+                self.shared.state().left_watches.push(claim.name().clone());
                 self.inner.acquire(claim).await
             }
             Defect::SlowWakeUp | Defect::LostWakeUp => self.wake_up_late(claim).await,

@@ -14,8 +14,8 @@ use super::{
 use crate::{Access, AnyBackend, ClientLink, Entry, Hook, Store, StoreFault, memory::MemoryStore};
 
 /// The hooks of what it simulates.
-pub(super) const SIMULATED_HOOKS: [Hook; 6] =
-    [Hook::FullDisk, Hook::Tls, Hook::Secret, Hook::DenyLock, Hook::Restart, Hook::Wipe];
+pub(super) const SIMULATED_HOOKS: [Hook; 7] =
+    [Hook::FullDisk, Hook::Tls, Hook::Secret, Hook::DenyLock, Hook::Restart, Hook::Wipe, Hook::Watched];
 
 #[derive(Debug)]
 pub(super) struct BrokenStore {
@@ -102,8 +102,12 @@ impl Store for BrokenStore {
 
     async fn counts(&self) -> Result<BTreeMap<&'static str, u64>> {
         let mut counts = self.inner.counts().await?;
-        counts.insert("watches", self.shared.state().left_watches);
+        counts.insert("watches", self.shared.state().left_watches.len() as u64);
         Ok(counts)
+    }
+
+    async fn watched(&self) -> Result<Vec<String>> {
+        Ok(self.shared.state().left_watches.iter().map(ToString::to_string).collect())
     }
 
     async fn frees_within(&self, name: &LockName) -> Result<Option<Duration>> {

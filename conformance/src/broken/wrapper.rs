@@ -47,8 +47,8 @@ pub(super) struct State {
     pub(super) held_until: HashMap<LockName, Duration>,
     /// The locks of entries that are never removed.
     pub(super) left_entries: Vec<LockName>,
-    /// Watches that are never ended.
-    pub(super) left_watches: u64,
+    /// The locks of watches that are never ended.
+    pub(super) left_watches: Vec<LockName>,
     /// Whether the disk is full.
     pub(super) is_full: bool,
     pub(super) restarts: u64,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use lockkit_core::{LockClient, Owner};
+use lockkit_core::{LockClient, LockName, Owner};
 use tokio::runtime::Handle;
 
 use crate::{
@@ -77,7 +77,7 @@ async fn no_more_than(cx: &Cx, most: &BTreeMap<&'static str, u64>, bound: Durati
     all.map(drop).with_context(|| format!("the counts are {now:?}, and may be {most:?}"))
 }
 
-/// Acquires a lock, waits for it and releases it in each way once; on return it is free.
+/// Acquires a lock, waits for it and releases it in each way once, and observes it; on return it is free.
 async fn use_a_lock(cx: &Cx, clients: &[LockClient; 2]) -> Result<()> {
     let name = cx.name();
     let [one, other] = clients.each_ref().map(|client| client.lock(name.as_str()));
@@ -85,6 +85,7 @@ async fn use_a_lock(cx: &Cx, clients: &[LockClient; 2]) -> Result<()> {
     let (guard, again) = (one.acquire().await?, one.acquire().await?);
     busy_or_unavailable(other.try_acquire().await)?;
     busy_or_unavailable(other.acquire_timeout(SHORT_LIMIT).await)?;
+    observe(cx, &clients[1], &name).await?;
     let leaves = cx.enqueue(&other, 0).await?;
     leaves.abort();
     let withdrawn = async || Ok(cx.log().claiming(&name) == 0);
@@ -94,5 +95,15 @@ async fn use_a_lock(cx: &Cx, clients: &[LockClient; 2]) -> Result<()> {
     again.release().await?;
     drop(next.await??);
     // Granted after the release by the drop, which does not wait for its confirmation.
-    Ok(one.acquire().await?.release().await?)
+    one.acquire().await?.release().await?;
+    // A watch that ends with the next change would be left.
+    observe(cx, &clients[1], &name).await
+}
+
+/// Observes who leads, until the first answer.
+async fn observe(cx: &Cx, client: &LockClient, name: &LockName) -> Result<()> {
+    if cx.info().powers.elections {
+        client.election(name.as_str())?.observe().next().await.context("the observation goes on")??;
+    }
+    Ok(())
 }

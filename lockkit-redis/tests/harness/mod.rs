@@ -97,7 +97,7 @@ impl<S: Servers> Harness for RedisHarness<S> {
     }
 
     fn hooks(&self) -> Vec<Hook> {
-        [&SERVER_HOOKS[..], &LINK_HOOKS, &[Hook::Evidence]].concat()
+        [&SERVER_HOOKS[..], &LINK_HOOKS, &[Hook::Evidence, Hook::Watched]].concat()
     }
 
     fn parallel(&self) -> usize {
@@ -292,9 +292,21 @@ impl<S: Servers> Store for RunningStore<S> {
                 let mut counts = BTreeMap::new();
                 for node in servers.masters()? {
                     *counts.entry("connections").or_default() += node.clients()?;
-                    *counts.entry("channels").or_default() += node.channels()?;
+                    *counts.entry("channels").or_default() += node.channels()?.len() as u64;
                 }
                 Ok(counts)
+            })
+            .await
+    }
+
+    async fn watched(&self) -> Result<Vec<String>> {
+        self.servers
+            .with(|servers| {
+                let mut channels = Vec::new();
+                for node in servers.masters()? {
+                    channels.extend(node.channels()?);
+                }
+                Ok(channels)
             })
             .await
     }

@@ -68,14 +68,15 @@ impl Redis {
         Ok(list.text().lines().filter(is_client).count() as u64)
     }
 
-    /// Returns how many channels have subscribers, without that of the Sentinels.
+    /// Returns the channels that have subscribers, without that of the Sentinels.
     ///
     /// # Errors
     ///
     /// When the server does not answer.
-    pub fn channels(&self) -> Result<u64> {
-        let channels = self.cli(&["PUBSUB", "CHANNELS"])?;
-        Ok(channels.list().iter().filter(|channel| channel.text() != "__sentinel__:hello").count() as u64)
+    pub fn channels(&self) -> Result<Vec<String>> {
+        let found = self.cli(&["PUBSUB", "CHANNELS"])?;
+        let channels = found.list().iter().map(|channel| channel.text().to_owned());
+        Ok(channels.filter(|channel| channel != "__sentinel__:hello").collect())
     }
 
     /// Returns how often this command was executed, such as `evalsha` or `publish`, including calls from scripts.

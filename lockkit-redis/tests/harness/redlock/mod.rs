@@ -86,6 +86,7 @@ impl<const NODES: usize> Harness for RedlockHarness<NODES> {
     fn hooks(&self) -> Vec<Hook> {
         let own = [
             Hook::WallClock,
+            Hook::Watched,
             Hook::Secret,
             Hook::DenyLock,
             #[cfg(feature = "tls")]
@@ -357,9 +358,17 @@ impl Store for Masters {
             let mut counts = BTreeMap::new();
             for number in 0..nodes.len() {
                 *counts.entry("connections").or_default() += nodes.node(number).clients()?;
-                *counts.entry("channels").or_default() += nodes.node(number).channels()?;
+                *counts.entry("channels").or_default() += nodes.node(number).channels()?.len() as u64;
             }
             Ok(counts)
+        })
+        .await
+    }
+
+    async fn watched(&self) -> Result<Vec<String>> {
+        self.with(|nodes| {
+            let channels = (0..nodes.len()).map(|number| nodes.node(number).channels());
+            Ok(channels.collect::<Result<Vec<_>>>()?.concat())
         })
         .await
     }
