@@ -70,20 +70,36 @@ impl Group {
     /// Whether a member can still run. Zombies cannot, and must not count: in a container whose first process does not
     /// reap, they stay for ever.
     pub(crate) fn is_alive(self) -> bool {
-        match test_kill_process_group(self.0) {
-            Err(Errno::SRCH) => false,
-            // Only members of other users, which cannot be inspected.
-            Err(_) => true,
-            // The table is not read atomically. It is read in the order of process ids, so a child is read after its
-            // parent, unless the ids have just wrapped between the two: hence the second read.
-            Ok(()) => (0..2).any(|_| has_running_member(self.0).unwrap_or(true)),
-        }
+        let has_own = match test_kill_process_group(self.0) {
+            Err(Errno::SRCH) => return false,
+            // All members belong to other users. The table may hide those (hidepid in proc(5)).
+            Err(_) => false,
+            Ok(()) => true,
+        };
+        let runs = |members| match members {
+            Members::Running => true,
+            Members::Ended => false,
+            Members::Unseen => !has_own,
+        };
+        // The table is not read atomically. It is read in the order of process ids, so a child is read after its
+        // parent, unless the ids have just wrapped between the two: hence the second read.
+        (0..2).any(|_| members_of(self.0).map_or(true, runs))
     }
+}
+
+/// What the process table shows of the members of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Members {
+    Running,
+    /// All that it shows are zombies.
+    Ended,
+    Unseen,
 }
 
 /// Searches the process table; fails if it cannot be read.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn has_running_member(group: Pid) -> io::Result<bool> {
+fn members_of(group: Pid) -> io::Result<Members> {
+    let mut members = Members::Unseen;
     for entry in std::fs::read_dir("/proc")? {
         let entry = entry?;
         if !entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit) {
@@ -91,35 +107,38 @@ fn has_running_member(group: Pid) -> io::Result<bool> {
         }
         // A process that ends between the two reads is no longer a member.
         let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
-        if is_running_member(&stat, group.as_raw_nonzero().get()) {
-            return Ok(true);
+        match runs_as_member(&stat, group.as_raw_nonzero().get()) {
+            Some(true) => return Ok(Members::Running),
+            Some(false) => members = Members::Ended,
+            None => {}
         }
     }
-    Ok(false)
+    Ok(members)
 }
 
 /// Platforms without a readable process table have a first process that reaps zombies.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn has_running_member(_group: Pid) -> io::Result<bool> {
-    Ok(true)
+fn members_of(_group: Pid) -> io::Result<Members> {
+    Ok(Members::Running)
 }
 
-/// Parses a line of `/proc/PID/stat` (proc_pid_stat(5)): `pid (name) state ppid pgrp ... num_threads ...`.
+/// Parses a line of `/proc/PID/stat` (proc_pid_stat(5)): `pid (name) state ppid pgrp ... num_threads ...`. Returns whether
+/// the process can run; `None` for one that is no member.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn is_running_member(stat: &str, group: i32) -> bool {
+fn runs_as_member(stat: &str, group: i32) -> Option<bool> {
     const STATE: usize = 0;
     const PGRP: usize = 2;
     const NUM_THREADS: usize = 17;
     // The name may contain anything, even parentheses and spaces: the last `) ` ends it.
-    let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
+    let (_, rest) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     let number = |field: usize| fields.get(field).and_then(|text| text.parse::<i32>().ok());
     if number(PGRP) != Some(group) {
-        return false;
+        return None;
     }
     // A process whose first thread has ended looks like a zombie while its other threads run.
     let ended = matches!(fields.get(STATE), Some(&"Z" | &"X" | &"x"));
-    !ended || number(NUM_THREADS).is_some_and(|threads| threads > 1)
+    Some(!ended || number(NUM_THREADS).is_some_and(|threads| threads > 1))
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -131,12 +150,12 @@ mod tests {
         let stat = |state: &str, threads: u32| {
             format!("7 (a) Z 1 9 (b) {state} 1 42 42 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 {threads} 0 5 0")
         };
-        assert!(is_running_member(&stat("S", 1), 42));
-        assert!(is_running_member(&stat("T", 1), 42), "stopped is alive");
-        assert!(!is_running_member(&stat("S", 1), 9));
-        assert!(!is_running_member(&stat("Z", 1), 42));
-        assert!(is_running_member(&stat("Z", 2), 42), "the first thread has ended, another runs");
-        assert!(!is_running_member("", 42));
+        assert_eq!(runs_as_member(&stat("S", 1), 42), Some(true));
+        assert_eq!(runs_as_member(&stat("T", 1), 42), Some(true), "stopped is alive");
+        assert_eq!(runs_as_member(&stat("S", 1), 9), None);
+        assert_eq!(runs_as_member(&stat("Z", 1), 42), Some(false));
+        assert_eq!(runs_as_member(&stat("Z", 2), 42), Some(true), "the first thread has ended, another runs");
+        assert_eq!(runs_as_member("", 42), None);
     }
 
     #[test]

@@ -12,18 +12,19 @@ use std::{
 };
 
 use libtest_mimic::{Arguments, Completion, Trial};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 
 use self::harness::{Home, Started, done};
 
 /// Name and body of a test; it panics if it fails.
 type Test = (&'static str, fn());
 
-const TESTS: [Test; 4] = [
+const TESTS: [Test; 5] = [
     ("user_without_a_home_must_name_a_store", user_without_a_home_must_name_a_store),
     ("home_of_another_user_is_left_alone", home_of_another_user_is_left_alone),
     ("file_of_another_user_is_refused", file_of_another_user_is_refused),
     ("member_of_another_user_keeps_the_lock", member_of_another_user_keeps_the_lock),
+    ("zombie_of_another_user_keeps_no_lock", zombie_of_another_user_keeps_no_lock),
 ];
 
 /// A user of Debian without rights and without a home.
@@ -83,18 +84,36 @@ fn file_of_another_user_is_refused() {
     assert!(refused.message().contains("belongs to user 65534"), "{}", refused.stderr);
 }
 
+/// Starts a job whose command ends at once, and leaves a process of another user for as long as `sleep` takes.
+///
 /// Root without the right to signal processes of other users stands for a user whose command is `sudo`.
-fn member_of_another_user_keeps_the_lock() {
-    let home = Home::new();
+fn job_with_member_of_another_user(home: &Home, sleep: &str) -> (Started, Pid) {
     let mut command = home.command("setpriv");
     command.args(["--bounding-set=-kill", "--inh-caps=-kill", env!("CARGO_BIN_EXE_lockkit")]);
-    let member = format!("setpriv --reuid {NOBODY} --clear-groups sleep 300");
+    let member = format!("setpriv --reuid {NOBODY} --clear-groups sleep {sleep}");
     command.args(["run", "a", "--", "sh", "-c", &format!("{member} >/dev/null 2>&1 & echo $!")]);
     let mut job = Started::new(&mut command);
     let member = Pid::from_raw(job.line().parse().unwrap()).unwrap();
+    (job, member)
+}
+
+fn member_of_another_user_keeps_the_lock() {
+    let home = Home::new();
+    let (mut job, member) = job_with_member_of_another_user(&home, "300");
     for _ in 0..3 {
         assert_eq!(done(home.run(&["-q", "--timeout", "1s", "a"], "")).status, 75);
     }
     assert!(job.runs());
     kill_process(member, Signal::KILL).unwrap();
+}
+
+/// As in a container whose first process does not reap.
+fn zombie_of_another_user_keeps_no_lock() {
+    // The orphan becomes a child of this process, which does not wait for it.
+    set_child_subreaper(Some(getpid())).unwrap();
+    let home = Home::new();
+    let (_job, member) = job_with_member_of_another_user(&home, "0.1");
+    assert_eq!(done(home.run(&["-q", "--timeout", "1min", "a"], "")).status, 0);
+    let stat = fs::read_to_string(format!("/proc/{}/stat", member.as_raw_nonzero())).unwrap();
+    assert!(stat.contains(") Z "), "{stat}");
 }
