@@ -17,9 +17,9 @@
 //! * A case whose needs a backend does not claim, or its harness has no hook for, is *ignored with the reason*. It
 //!   never counts as passed.
 //! * After every case the suite checks for residue: each lock that the case used must be free again, no client may still
-//!   watch it, no connection may be left open and no task may still run. The store must hold no permanent entries but the permitted ones, and not more
-//!   entries per lock than the harness states. In the shared store, those count whose place contains the name of the
-//!   case; all others are checked after the last case.
+//!   watch it, no connection may be left open and no task may still run. The store must hold no permanent entries but the
+//!   permitted ones, and not more entries per lock than the harness states. In the shared store, those count whose place
+//!   contains the name of the case; all others are checked after the last case.
 //! * Every bound on time is computed from what the backend declares (see [`Bounds`]).
 //! * The suite itself is tested: [`broken`] holds wrong backends, and `tests/self_check/` lists the cases that fail on
 //!   each.
