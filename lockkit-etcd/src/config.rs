@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use lockkit_core::{
     Error, ErrorKind, Result,
-    backend::BackendUrl,
+    backend::{BackendUrl, Host},
     limits::{REQUEST_TIMEOUT_DEFAULT, REQUEST_TIMEOUT_MAX, REQUEST_TIMEOUT_MIN},
 };
 
@@ -88,11 +88,7 @@ impl EtcdConfig {
             crate::SCHEME_TLS => return Err(tls::not_in_this_build()),
             other => return Err(invalid(format!("{other:?} is not the scheme of etcd"))),
         };
-        let hosts = url.hosts().iter().map(|host| match host.port {
-            Some(port) => format!("{}:{port}", host.name),
-            None => host.name.clone(),
-        });
-        let mut config = Self::new(hosts)?;
+        let mut config = Self::new(url.hosts().iter().map(Host::to_string))?;
         if is_tls {
             config = config.tls(Tls::take_from(&mut url)?);
         }
@@ -229,17 +225,11 @@ fn parse_endpoint(text: &str) -> Result<(bool, String)> {
         Some(authority) => (true, authority),
         None => (false, text.strip_prefix("http://").unwrap_or(text)),
     };
-    // The error does not repeat the text, which may contain a misplaced password.
-    let malformed = || invalid("an endpoint is HOST or HOST:PORT");
-    if authority.is_empty() || authority.contains(['/', '@', '?', '#', ' ']) {
-        return Err(malformed());
+    match Host::parse(authority) {
+        Some(host) => Ok((is_tls, host.with_port(PORT_DEFAULT))),
+        // The error does not repeat the text, which may contain a misplaced password.
+        None => Err(invalid("an endpoint is HOST or HOST:PORT")),
     }
-    let host_end = authority.rfind(']').map_or(0, |bracket| bracket + 1);
-    let endpoint = match authority[host_end..].split_once(':') {
-        Some((_, port)) => port.parse::<u16>().map_err(|_| malformed()).map(|_| authority.to_owned())?,
-        None => format!("{authority}:{PORT_DEFAULT}"),
-    };
-    Ok((is_tls, endpoint))
 }
 
 fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {

@@ -4,6 +4,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use lockkit_core::{
     Error, ErrorKind, Result,
+    backend::Host,
     limits::{REQUEST_TIMEOUT_DEFAULT, REQUEST_TIMEOUT_MAX, REQUEST_TIMEOUT_MIN},
 };
 
@@ -141,7 +142,7 @@ impl RedisConfig {
     ///
     /// Without elections, `&lockkit:leader:*` and `+unsubscribe` are not needed. Redis 6.0 has no rights to channels:
     /// leave those that begin with `&` out there. With a prefix, `~PREFIX*` and `~lockkit:{PREFIX*` suffice instead of
-    /// `~*`; [raw names](Names::Raw) that contain braces also need `~lockkit::PREFIX*`.
+    /// `~*`; with braces in the prefix or in [raw names](Names::Raw), `~lockkit::PREFIX*` is needed, too.
     /// [`min_replicas`](Self::min_replicas) needs `+wait`, several servers or Sentinels need `+role`, and a cluster needs
     /// `+cluster|slots +asking`.
     ///
@@ -334,17 +335,13 @@ fn parse_servers(
 
 /// Parses `HOST` or `HOST:PORT`.
 fn parse_server(text: &str, default_port: u16) -> Result<Address> {
-    // The error does not quote the text: it may contain a misplaced password.
-    let malformed = || invalid("a server is HOST or HOST:PORT");
-    if text.is_empty() || text.contains(['/', '@', '?', '#', ' ']) {
-        return Err(malformed());
+    match Host::parse(text) {
+        Some(Host { name, port, .. }) => {
+            Ok(Address::Tcp(name.trim_matches(['[', ']']).to_owned(), port.unwrap_or(default_port)))
+        }
+        // The error does not quote the text: it may contain a misplaced password.
+        None => Err(invalid("a server is HOST or HOST:PORT")),
     }
-    let host_end = text.rfind(']').map_or(0, |bracket| bracket + 1);
-    let (host, port) = match text[host_end..].rsplit_once(':') {
-        Some((rest, port)) => (&text[..host_end + rest.len()], port.parse::<u16>().map_err(|_| malformed())?),
-        None => (text, default_port),
-    };
-    Ok(Address::Tcp(host.trim_matches(['[', ']']).to_owned(), port))
 }
 
 pub(crate) fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {

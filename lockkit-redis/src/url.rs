@@ -1,6 +1,9 @@
 //! Parses a configuration from a URL.
 
-use lockkit_core::{Result, backend::BackendUrl};
+use lockkit_core::{
+    Result,
+    backend::{BackendUrl, Host},
+};
 
 use crate::{
     Names, Queue, RedisConfig, SCHEME, SCHEME_CLUSTER, SCHEME_SENTINEL, SCHEME_UNIX, SCHEMES_TLS, Tls,
@@ -66,14 +69,7 @@ impl RedisConfig {
 
     /// Parses scheme, servers and database.
     fn of_servers(url: &mut BackendUrl, scheme: &str) -> Result<Self> {
-        let servers: Vec<String> = url
-            .hosts()
-            .iter()
-            .map(|host| match host.port {
-                Some(port) => format!("{}:{port}", host.name),
-                None => host.name.clone(),
-            })
-            .collect();
+        let servers: Vec<String> = url.hosts().iter().map(Host::to_string).collect();
         let path = url.path().trim_matches('/').to_owned();
         match scheme {
             SCHEME => Ok(Self::new(servers)?.database(parse_number(&path, "database")?)),

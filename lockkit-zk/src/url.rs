@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 
-use lockkit_core::{Error, ErrorKind, Result, backend::BackendUrl};
+use lockkit_core::{
+    Error, ErrorKind, Result,
+    backend::{BackendUrl, Host},
+};
 
 use crate::{
     Tls, ZkConfig,
@@ -32,10 +35,7 @@ impl ZkConfig {
             crate::SCHEME_TLS => return Err(tls::not_in_this_build()),
             other => return Err(invalid(format!("{other:?} is not the scheme of zookeeper"))),
         };
-        let servers = url.hosts().iter().map(|host| match host.port {
-            Some(port) => format!("{}:{port}", host.name),
-            None => host.name.clone(),
-        });
+        let servers = url.hosts().iter().map(Host::to_string);
         let mut config = Self::new(servers)?.chroot(url.path())?;
         if is_tls {
             config = config.tls(Tls::take_from(&mut url)?);
@@ -69,18 +69,10 @@ impl ZkConfig {
 
 /// Returns `HOST:PORT` for `HOST[:PORT]`.
 pub(crate) fn parse_server(text: &str) -> Result<String> {
-    // The error does not repeat the text, which may hold a misplaced password.
-    let malformed = || invalid("a server is HOST or HOST:PORT");
-    if text.is_empty() || text.starts_with(':') || text.contains(['/', '@', '?', '#', ',', ' ']) {
-        return Err(malformed());
-    }
-    let host_end = text.rfind(']').map_or(0, |bracket| bracket + 1);
-    match text[host_end..].split_once(':') {
-        Some((_, port)) => match port.parse::<u16>() {
-            Ok(1..) => Ok(text.to_owned()),
-            _ => Err(malformed()),
-        },
-        None => Ok(format!("{text}:{PORT_DEFAULT}")),
+    match Host::parse(text) {
+        Some(host) => Ok(host.with_port(PORT_DEFAULT)),
+        // The error does not repeat the text, which may hold a misplaced password.
+        None => Err(invalid("a server is HOST or HOST:PORT")),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lockkit::backend::BackendUrl;
+use lockkit::backend::{BackendUrl, Host};
 use serde::Serialize;
 use serde_json::json;
 
@@ -116,11 +116,7 @@ impl Report {
 
 /// Returns a URL without user, password and options.
 fn without_login(url: &BackendUrl) -> String {
-    let host = |host: &lockkit::backend::Host| match host.port {
-        Some(port) => format!("{}:{port}", host.name),
-        None => host.name.clone(),
-    };
-    let hosts: Vec<String> = url.hosts().iter().map(host).collect();
+    let hosts: Vec<String> = url.hosts().iter().map(Host::to_string).collect();
     printable(&format!("{}://{}{}", url.scheme(), hosts.join(","), url.path()))
 }
 

@@ -1,6 +1,6 @@
 //! The URL of a backend, in one form for all schemes.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, num::NonZeroU16, time::Duration};
 
 use iri_string::{format::ToDedicatedString as _, types::UriStr};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
@@ -49,6 +49,39 @@ pub struct Host {
     pub name: String,
     /// The port, if the URL has one.
     pub port: Option<u16>,
+}
+
+impl Host {
+    /// Parses `HOST` or `HOST:PORT`, and returns `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        // Parts of a URL, or several servers.
+        if text.contains(['/', '@', '?', '#', ',', ' ']) {
+            return None;
+        }
+        let address_end = text.rfind(']').map_or(0, |bracket| bracket + 1);
+        let (name, port) = match text[address_end..].split_once(':') {
+            Some((rest, port)) => {
+                (&text[..address_end + rest.len()], Some(port.parse::<NonZeroU16>().ok()?.get()))
+            }
+            None => (text, None),
+        };
+        Some(Self { name: not_empty(name)?.to_owned(), port })
+    }
+
+    /// Returns `HOST:PORT`, with this port if it has none.
+    pub fn with_port(&self, default: u16) -> String {
+        format!("{}:{}", self.name, self.port.unwrap_or(default))
+    }
+}
+
+/// `HOST` or `HOST:PORT`.
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => write!(f, "{}:{port}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
 }
 
 impl BackendUrl {
@@ -258,6 +291,35 @@ mod tests {
         assert_eq!(BackendUrl::parse("memory:").unwrap().scheme(), "memory");
         let file = BackendUrl::parse("file:///var/lib/my%20locks").unwrap();
         assert_eq!((file.path(), file.hosts().len()), ("/var/lib/my locks", 0));
+    }
+
+    #[test]
+    fn server_is_host_and_port() {
+        for (text, default) in
+            [("h", "h:9"), ("h:1", "h:1"), ("[::1]", "[::1]:9"), ("[fe80::1%lo]:65535", "[fe80::1%lo]:65535")]
+        {
+            let host = Host::parse(text).unwrap();
+            assert_eq!((host.to_string(), host.with_port(9)), (text.to_owned(), default.to_owned()));
+        }
+        let malformed = [
+            "",
+            ":1",
+            "h:",
+            "h:port",
+            "h:0",
+            "h:65536",
+            "::1",
+            "[::1]:",
+            "me:secret@h:1",
+            "h/x",
+            "h?x",
+            "h#x",
+            "h x",
+            "h1,h2",
+        ];
+        for text in malformed {
+            assert_eq!(Host::parse(text), None, "{text}");
+        }
     }
 
     #[test]
