@@ -113,10 +113,13 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// * `InvalidConfig`: the ttl is zero or above the backend's maximum, or the label is too long.
-    /// * `Unsupported`: called outside a tokio runtime without [`own_thread`](Self::own_thread).
+    /// * `InvalidConfig`: the ttl is zero or above the backend's maximum, the label is too long, or the backend cannot use
+    ///   its configuration.
+    /// * `Unsupported`: called outside a tokio runtime without [`own_thread`](Self::own_thread); or the backend needs what
+    ///   the server does not have.
     /// * `Unavailable`: the store did not answer; the last error within the [`connect_timeout`](Self::connect_timeout).
     /// * `Denied`: the store refused. Returned at once.
+    /// * `Unexpected`: the server's answer makes no sense, or the backend panicked.
     /// * `Closed`: the keeper cannot run, as on a runtime without timers and I/O (`enable_all`).
     ///
     /// # Cancel safety

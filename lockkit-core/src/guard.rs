@@ -145,12 +145,12 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// * `Lost` if the hold had ended before.
+    /// * `Lost` if the hold had ended before, also with the runtime.
     /// * The store's last error, such as `Denied`, or `Unavailable` if it did not answer: after
     ///   [`RELEASE_ANSWER_MAX`](crate::limits::RELEASE_ANSWER_MAX), or earlier if the session ends. The release is then
     ///   retried in the background for one ttl. After that the session is ended where it keeps locks alive: this frees
     ///   the lock, and the client loses its other locks in that session.
-    /// * `Closed` if the runtime has ended.
+    /// * `Closed` if the runtime ends meanwhile.
     ///
     /// # Cancel safety
     ///
@@ -169,7 +169,7 @@ impl fmt::Debug for LockGuard {
         f.debug_struct("LockGuard")
             .field("name", self.name())
             .field("token", &self.token())
-            .field("held", &self.is_held())
+            .field("held", &self.share.hold().looks_held())
             .finish_non_exhaustive()
     }
 }

@@ -34,7 +34,8 @@ impl Lock {
     /// released when the last of the owner's guards is released.
     ///
     /// Concurrent waiting calls of one owner share one attempt; each try sends its own request. When any of them is
-    /// granted, all pending calls of the owner share the hold.
+    /// granted, all pending calls of the owner share the hold, with the [`max_hold`](Self::max_hold) and
+    /// [`hold_at_least`](Self::hold_at_least) of that one. The grant of a call that was dropped is given back.
     ///
     /// ```
     /// # use lockkit_core::{LockClient, Owner, memory::MemoryServer};
@@ -126,13 +127,13 @@ impl Lock {
         self.acquire_within(WaitPolicy::one_try()).await
     }
 
-    /// Waits for the lock for at most `timeout`; returns `None` if other claims held it all the time. A zero `timeout`
-    /// is a [try](Self::try_acquire).
+    /// Waits for the lock for at most `timeout`; returns `None` if the store has reported another holder, and the session
+    /// in which it was asked has not ended. A zero `timeout` is a [try](Self::try_acquire).
     ///
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire), and `Unavailable` if the store did not answer in time, so it is unknown whether
-    /// the lock was free.
+    /// the lock was free; `Denied` if it refuses a new session.
     ///
     /// # Cancel safety
     ///

@@ -116,8 +116,8 @@ impl OncePer {
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire_timeout`]; `Lost` if the grant was lost before the store confirmed the record (the period may
-    /// count as done then); `Unexpected` if the record shows a period that is more than one period ahead of the clock here.
+    /// As [`Lock::acquire_timeout`]; `InvalidConfig` if the clock shows a time before 1970; `Lost` if the grant was lost before
+    /// the store confirmed the record (the period may count as done then); `Unexpected` if the record shows a period that is more than one period ahead of the clock here.
     ///
     /// # Cancel safety
     ///
@@ -171,8 +171,8 @@ impl OncePer {
         let Some(guard) = self.lock.acquire_timeout(wait).await? else { return Ok(Turn::Busy) };
         // Again under the lock: another holder may have written it meanwhile.
         let Some(start) = self.start_unless_begun().await? else {
-            // Nothing was done under the lock, whatever the outcome of the release.
-            let _ = guard.release().await;
+            // Nothing was done under the lock: the answer does not wait for its release.
+            drop(guard);
             return Ok(Turn::Done);
         };
         let keep = self.period * 2 + ONCE_RECORD_RESERVE;

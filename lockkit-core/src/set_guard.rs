@@ -141,6 +141,6 @@ impl SetGuard {
 
 impl fmt::Debug for SetGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SetGuard").field("guards", &self.guards).field("held", &self.is_held()).finish()
+        f.debug_struct("SetGuard").field("guards", &self.guards).finish()
     }
 }

@@ -10,10 +10,11 @@ use crate::{BootInstant, Clock};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
-    /// The store answered a heartbeat within the last half ttl. Where holds have no ttl, this is the status of an open
-    /// session even while the store is silent.
+    /// The last lifetime that the store has confirmed began within the last half ttl. Where holds have no ttl, this is the
+    /// status of an open session even while the store is silent.
     Connected,
-    /// The store has answered no heartbeat for half a ttl. Without an answer, all holds are lost at `until`.
+    /// The last lifetime that the store has confirmed began half a ttl ago. Without an answer, all holds are lost at
+    /// `until`.
     Suspect {
         /// The deadline, on the client's [`Clock`](crate::Clock).
         until: BootInstant,

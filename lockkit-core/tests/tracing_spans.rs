@@ -253,6 +253,21 @@ async fn lost_hold_is_one_warning_with_lock_and_reason() {
     }
 }
 
+/// `Debug` may run within an event, in which another one would be lost.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn shown_guard_notes_no_loss() {
+    let (clock, ahead_ms) = suspendable_clock();
+    let server = MemoryServer::new();
+    let client = LockClient::builder(server.backend()).ttl(TTL).clock(clock).build().await.unwrap();
+    let guard = held(&client, NAME).await;
+    record();
+    ahead_ms.store(u64::try_from(TTL.as_millis()).unwrap(), Ordering::SeqCst);
+    let shown = format!("{guard:?}");
+    assert!(shown.contains("held: false") && notable().is_empty(), "{shown}: {}", Lines(&notable()));
+    assert!(!guard.is_held());
+    assert_eq!(notable().len(), 1, "{}", Lines(&notable()));
+}
+
 /// After a suspension, the guard reads the clock before the session task does.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn session_is_lost_by_its_deadline_although_its_hold_was_found_first() {

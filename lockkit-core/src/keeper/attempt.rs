@@ -100,8 +100,13 @@ impl Attempt {
     ///
     /// All shares are reserved while the attempts are locked. Otherwise a caller that releases at once could be the
     /// last one of the hold before the other callers have their shares.
+    ///
+    /// If all callers of the first one have left, nobody shares the hold: it may have been granted with options that the
+    /// others did not ask for.
     pub(crate) fn grant(attempt: &Arc<Self>, other: Option<&Arc<Self>>, hold: &Arc<Hold>) -> SettledAttempts {
-        let mut states = [Some(lock(&attempt.state)), other.map(|other| lock(&other.state))];
+        let own = lock(&attempt.state);
+        let other = other.filter(|_| own.callers() > 0);
+        let mut states = [Some(own), other.map(|other| lock(&other.state))];
         let callers = states.iter().flatten().map(|state| state.callers()).sum();
         hold.reserve_shares(callers);
         for state in states.iter_mut().flatten().filter(|state| matches!(***state, AttemptState::Waiting(_)))
@@ -174,14 +179,13 @@ impl Ticket {
         }
     }
 
-    /// Returns the result at the caller's time limit: `None` only if the store reported another holder.
-    pub(crate) fn timed_out(mut self) -> AcquireAnswer {
+    /// Returns the result at the caller's time limit: `None` only if the store reported another holder, and there is a
+    /// session in which it may be asked again.
+    pub(crate) fn timed_out(mut self, outage: Option<Error>) -> AcquireAnswer {
         let contended = self.attempt.control.was_contended();
-        self.take().unwrap_or_else(|| match contended {
-            true => Ok(None),
-            false => Err(Error::new(ErrorKind::Unavailable, "acquire")
-                .with_lock(&self.attempt.name)
-                .with_message("the store did not answer in time")),
+        self.take().unwrap_or_else(|| match outage {
+            None if contended => Ok(None),
+            outage => Err(outage.unwrap_or_else(|| silence("acquire")).with_lock(&self.attempt.name)),
         })
     }
 
@@ -218,4 +222,9 @@ impl Drop for Ticket {
         // Gives back the share of the hold that was reserved for this caller.
         drop(self.take());
     }
+}
+
+/// Returns the error of a call that the store has not answered at its time limit.
+pub(crate) fn silence(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, operation).with_message("the store did not answer in time")
 }

@@ -105,8 +105,6 @@ impl ClaimTask {
                     // Without callers it is released, and a pin would only outlive it.
                     let pinned = if attempt.is_over() { Ok(None) } else { self.pin(&active, &grant).await };
                     if let Ok(pinned_until) = pinned
-                        // Otherwise another call of the owner would share the hold without the pin that it wants.
-                        && pinned_until.is_some() == request.at_least.is_some()
                         && self.is_current(&active, &grant)
                     {
                         return Ok(Some(Granted { active, grant, entry, pinned_until }));
@@ -243,7 +241,8 @@ impl ClaimTask {
         pinned: Result<Option<BootInstant>>,
     ) -> Result<()> {
         let (keeper, name) = (self.keeper(), &self.request.name);
-        if !self.cleanup.attempt().is_over() {
+        // Not if nobody wants it any more, or for want of its pin.
+        if !self.cleanup.attempt().is_over() && !keeper.refusing.is_cancelled() && pinned.is_ok() {
             contained(|| {
                 warn!(
                     lock = name.as_ref(),

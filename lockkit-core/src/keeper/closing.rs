@@ -6,17 +6,38 @@
 //!   own thread ends after that, and a close that it drops would leave entries until the session expires.
 //! * The runtime ends, or the session task panics: callers that wait for a session get `Closed`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinHandle, time::Instant};
 use tracing::debug;
 
-use super::{active_session::ActiveSession, caught::contained, loss::LossReason, session_task::SessionTask};
+use super::{
+    Keeper, active_session::ActiveSession, caught::contained, loss::LossReason, session_task::SessionTask,
+};
 use crate::{
     BootInstant, Clock, Error, ErrorKind, Result,
     backend::{Session, retry_pauses},
-    limits::CLOSE_ANSWER_MAX,
+    limits::{CLOSE_ANSWER_MAX, RETRY_PAUSE_MAX},
 };
+
+impl Keeper {
+    /// Closes the client and waits until its session has ended.
+    pub(crate) async fn close(&self) -> Result<()> {
+        self.begin_close();
+        // The session task returns within its limit, unless its runtime is blocked.
+        let limit = Instant::now() + self.close_limit() + RETRY_PAUSE_MAX;
+        tokio::select! {
+            biased;
+            closed = self.current.wait_closed() => closed,
+            () = self.runtime.sleep_until(limit) => Err(unconfirmed()),
+        }
+    }
+
+    /// Returns how long the end of a client may take.
+    fn close_limit(&self) -> Duration {
+        self.current.granted_ttl().min(self.ttl).min(CLOSE_ANSWER_MAX)
+    }
+}
 
 impl SessionTask {
     /// Ends the session of a closing client: loses the holds, gives up the claims, waits for the releases, closes the
@@ -67,8 +88,7 @@ impl SessionTask {
 
     /// Returns the time limit of a closing client: one limit for all sessions that are still to be ended.
     fn close_until(&self) -> Instant {
-        let bound = self.keeper.current.granted_ttl().min(self.keeper.ttl).min(CLOSE_ANSWER_MAX);
-        *self.close_until.get_or_init(|| Instant::now() + bound)
+        *self.close_until.get_or_init(|| Instant::now() + self.keeper.close_limit())
     }
 
     /// Starts closing a session in the background, besides those that are still being closed.
@@ -83,9 +103,13 @@ impl SessionTask {
 async fn confirmed(until: Instant, closing: JoinHandle<bool>) -> Result<()> {
     match tokio::time::timeout_at(until, closing).await {
         Ok(Ok(true)) => Ok(()),
-        _ => Err(Error::new(ErrorKind::Unavailable, "close")
-            .with_message("the store did not confirm the end of the session; it ends with its ttl")),
+        _ => Err(unconfirmed()),
     }
+}
+
+fn unconfirmed() -> Error {
+    Error::new(ErrorKind::Unavailable, "close")
+        .with_message("the store did not confirm the end of the session; it ends with its ttl")
 }
 
 /// Closes a session, so that entries of lost holds do not live on. Retries until the server has confirmed it or the
@@ -119,6 +143,7 @@ impl Drop for SessionTask {
         let keeper = &self.keeper;
         let why = match keeper.closing.is_cancelled() {
             true => LossReason::ClientClosed,
+            false if std::thread::panicking() => LossReason::TaskPanicked,
             false => LossReason::RuntimeEnded,
         };
         keeper.begin_close();

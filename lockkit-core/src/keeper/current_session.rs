@@ -5,9 +5,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::watch;
+use tokio::sync::{SetOnce, watch};
 
-use super::{active_session::ActiveSession, closed};
+use super::{active_session::ActiveSession, attempt::silence, closed};
 use crate::{
     Clock, Error, ErrorKind, Result, Status, StatusWatch,
     sync::{Mutex, lock},
@@ -18,6 +18,8 @@ use crate::{
 pub(super) struct CurrentSession {
     phase: watch::Sender<SessionPhase>,
     status: watch::Sender<Status>,
+    /// Set with the first session, which may have ended before anybody saw it.
+    was_open: SetOnce<()>,
     /// The ttl that the server granted to the latest session.
     granted_ttl: Mutex<Duration>,
 }
@@ -25,7 +27,7 @@ pub(super) struct CurrentSession {
 /// The phase of a session of a client.
 #[derive(Clone, Debug)]
 enum SessionPhase {
-    /// Being opened; for the first session, with the error of the last attempt.
+    /// Being opened, with the error of the last attempt.
     Opening(Option<Error>),
     Open(Arc<ActiveSession>),
     /// The first session could not be opened, which no further attempt would change.
@@ -47,6 +49,7 @@ impl CurrentSession {
         Self {
             phase: watch::Sender::new(SessionPhase::Opening(None)),
             status: watch::Sender::new(Status::Lost),
+            was_open: SetOnce::new(),
             granted_ttl: Mutex::new(ttl),
         }
     }
@@ -82,6 +85,7 @@ impl CurrentSession {
     pub(super) async fn wait_first(&self, time_limit: impl Future<Output = ()>) -> Result<()> {
         tokio::select! {
             biased;
+            _ = self.was_open.wait() => return Ok(()),
             _ = self.wait_open() => {}
             () = time_limit => {}
         }
@@ -102,6 +106,23 @@ impl CurrentSession {
         }
     }
 
+    /// Returns why a call has no answer at its time limit, if the reason is that there is no session.
+    pub(super) fn outage(&self, operation: &'static str) -> Option<Error> {
+        match &*self.phase.borrow() {
+            SessionPhase::Opening(Some(error)) => {
+                // What else seems to be wrong may come from a bad connection: the store has accepted this client before.
+                let kind = match error.kind() {
+                    ErrorKind::Denied => ErrorKind::Denied,
+                    _ => ErrorKind::Unavailable,
+                };
+                let outage = Error::new(kind, operation).with_message("no session could be opened");
+                Some(outage.with_source(error.clone()))
+            }
+            SessionPhase::Opening(None) => Some(silence(operation)),
+            SessionPhase::Open(_) | SessionPhase::Refused(_) | SessionPhase::Closed(_) => None,
+        }
+    }
+
     /// Waits until there will be no other session; returns the result of the close.
     pub(super) async fn wait_closed(&self) -> Result<()> {
         let mut phases = self.phase.subscribe();
@@ -112,15 +133,20 @@ impl CurrentSession {
         }
     }
 
-    /// Notes that an attempt to open the first session has failed; another one follows.
+    /// Notes that an attempt to open a session has failed; another one follows. Wakes nobody: all wait for a session.
     pub(super) fn set_not_opened(&self, error: Error) {
-        self.phase.send_replace(SessionPhase::Opening(Some(error)));
+        self.phase.send_if_modified(|phase| {
+            *phase = SessionPhase::Opening(Some(error));
+            false
+        });
     }
 
     pub(super) fn set_open(&self, active: &Arc<ActiveSession>) {
         *lock(&self.granted_ttl) = active.ttl();
         self.status.send_replace(Status::Connected);
         self.phase.send_replace(SessionPhase::Open(Arc::clone(active)));
+        // No effect if it has been set.
+        let _ = self.was_open.set(());
     }
 
     /// Sets what the client reports of its open session.

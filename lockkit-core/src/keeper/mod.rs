@@ -208,7 +208,7 @@ impl Keeper {
         let answer = tokio::select! {
             biased;
             answer = ticket.answer() => answer,
-            () = time_limit => ticket.timed_out(),
+            () = time_limit => ticket.timed_out(self.current.outage("acquire")),
         };
         call.ended(used(self.unless_shared(answer, request), request))
     }
@@ -347,12 +347,6 @@ impl Keeper {
             Ok(()) => lost,
             Err(unclosed) => lost.with_source(unclosed),
         })
-    }
-
-    /// Closes the client and waits until its session has ended.
-    pub(crate) async fn close(&self) -> Result<()> {
-        self.begin_close();
-        self.current.wait_closed().await
     }
 }
 

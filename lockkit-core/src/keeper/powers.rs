@@ -7,7 +7,8 @@
 //!   next proclaim is sent only after that, so proclaims never overtake each other.
 //! * The backend cuts a proclaim or a written record off because its session is lost, which the keeper does not know yet:
 //!   the call waits for the end of its hold, and returns why that was lost.
-//! * No session is open: a read fails as `Unavailable` after [`TRY_ANSWER_MAX`]; the others wait for the end of their hold.
+//! * No session is open: a read fails after [`TRY_ANSWER_MAX`], as `Unavailable` or, if the store refuses a new one, as
+//!   `Denied`; the others wait for the end of their hold.
 
 use std::{
     future::Future,
@@ -22,7 +23,8 @@ use std::{
 use tokio::sync::{Semaphore, mpsc};
 
 use super::{
-    Keeper, active_session::ActiveSession, caught, closed, hold::Hold, loss::LossReason, observing::Observing,
+    Keeper, active_session::ActiveSession, attempt::silence, caught, closed, hold::Hold, loss::LossReason,
+    observing::Observing,
 };
 use crate::{
     Error, ErrorKind, LockName, Metadata, Proposal, Result,
@@ -149,7 +151,7 @@ impl Keeper {
         tokio::select! {
             biased;
             answer = answer => answer,
-            () = limit => Err(unavailable("the store did not answer in time")),
+            () = limit => Err(current.outage(operation).unwrap_or_else(|| silence(operation))),
         }
         .map_err(|error| match error.kind() {
             // The session was closed, not the client: another one follows.

@@ -5,8 +5,9 @@
 //! while one of them is locked.
 //!
 //! Tries are not in the table: each sends its own request. When any claim of an owner is granted, a try's or the
-//! waiting attempt's, all callers of the owner share the hold. Otherwise a caller would wait behind its own owner. Another
-//! try, which the store answers as busy, looks for that hold before it returns.
+//! waiting attempt's, all callers of the owner share the hold. Otherwise a caller would wait behind its own owner. But a grant
+//! whose own callers have left is given back: it may have been asked for with other options. Another try, which
+//! the store answers as busy, looks for that hold before it returns.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

@@ -85,12 +85,10 @@ impl SessionTask {
                 let scheme = keeper.info.scheme;
                 contained(|| warn!(scheme, error = format_args!("{error:#}"), "session opened too late"));
                 self.add_closing(&mut closing, &active);
-                if first {
-                    if self.is_final(&error) {
-                        return self.refuse(error, closing).await;
-                    }
-                    keeper.current.set_not_opened(error);
+                if first && self.is_final(&error) {
+                    return self.refuse(error, closing).await;
                 }
+                keeper.current.set_not_opened(error);
                 self.pause(&mut pauses).await;
                 continue;
             }
@@ -163,9 +161,7 @@ impl SessionTask {
             }
             let scheme = keeper.info.scheme;
             contained(|| warn!(scheme, error = format_args!("{error:#}"), "no new session yet"));
-            if first {
-                keeper.current.set_not_opened(error);
-            }
+            keeper.current.set_not_opened(error);
             self.pause(pauses).await;
         }
         Ok(OpenOutcome::Closing(None))

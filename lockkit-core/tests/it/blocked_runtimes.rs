@@ -84,6 +84,17 @@ fn callers_return_at_their_time_limits_while_the_keeper_is_blocked() {
     });
 }
 
+#[test]
+fn close_and_drain_return_while_the_keeper_is_blocked() {
+    let _counted = Counted::begin();
+    let (keepers, server) = (runtime(), MemoryServer::new());
+    let client = keepers.block_on(LockClient::builder(server.backend()).ttl(TTL).build()).unwrap();
+    while_blocked(keepers, || {
+        assert_eq!(kind(elsewhere(client.drain(Duration::from_millis(100))).0), ErrorKind::Unavailable);
+        assert_eq!(kind(elsewhere(client.close()).0), ErrorKind::Unavailable);
+    });
+}
+
 /// Only the timers of the caller read the clock here: the keeper's runtime does not run.
 #[test]
 fn caller_reads_the_clock_once_a_second_while_the_keeper_is_blocked() {

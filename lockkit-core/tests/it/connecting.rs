@@ -30,18 +30,18 @@ type Failures = fn(u64) -> Option<ErrorKind>;
 
 /// A memory server whose sessions cannot be opened at first.
 #[derive(Clone, Debug)]
-struct Starting {
+pub(crate) struct Starting {
     backend: MemoryBackend,
     failures: Failures,
     attempts: Arc<AtomicU64>,
 }
 
 impl Starting {
-    fn new(server: &MemoryServer, failures: Failures) -> Self {
+    pub(crate) fn new(server: &MemoryServer, failures: Failures) -> Self {
         Self { backend: server.backend(), failures, attempts: Arc::default() }
     }
 
-    fn attempts(&self) -> u64 {
+    pub(crate) fn attempts(&self) -> u64 {
         self.attempts.load(Ordering::SeqCst)
     }
 }
@@ -77,7 +77,7 @@ fn denied_after_two(attempt: u64) -> Option<ErrorKind> {
     Some(if attempt <= 2 { ErrorKind::Unavailable } else { ErrorKind::Denied })
 }
 
-fn builder(backend: impl Backend) -> ClientBuilder {
+pub(crate) fn builder(backend: impl Backend) -> ClientBuilder {
     LockClient::builder(backend).ttl(TTL).clock(Clock::tokio())
 }
 

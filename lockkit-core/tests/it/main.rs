@@ -33,6 +33,7 @@ mod memory_store;
 mod metrics;
 mod observers;
 mod once_per;
+mod outages;
 mod panics;
 mod pinned_holds;
 mod random_histories;

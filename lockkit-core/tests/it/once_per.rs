@@ -346,3 +346,25 @@ async fn record_that_is_written_during_the_last_wait_is_found() {
     });
     assert!(written && matches!(turn, Ok(Turn::Done)), "{turn:?}");
 }
+
+/// The answer is known, and nothing was done under the lock.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn work_that_is_done_is_reported_before_the_lock_is_released() {
+    let (server, start) = (MemoryServer::new(), Instant::now());
+    let holder = session(&server).await;
+    let grant = granted(&*holder, NAME).await;
+    let work = work(&client(&server).await, start, Duration::ZERO);
+    let beginning = tokio::spawn(async move { work.begin_timeout(TTL).await });
+    eventually(TTL, "it waits", || server.inspect(&name()).waiters.len() == 1).await;
+    let record = (PERIOD * 60).as_millis().to_string();
+    assert!(holder.records().unwrap().write(&grant, &record, PERIOD).await.unwrap());
+    holder.release(&grant).await.unwrap();
+    server.hold_requests();
+    // The grant is confirmed and the record read; the release that follows is not answered.
+    for _ in 0..2 {
+        deliver_next(&server).await;
+    }
+    assert!(matches!(in_time(beginning).await.unwrap().unwrap(), Turn::Done));
+    assert!(start.elapsed() < TTL / 6, "{:?}", start.elapsed());
+    server.deliver_requests();
+}

@@ -253,6 +253,7 @@ async fn panicked_session_task_ends_the_releases_of_its_session() {
     let backend = Scripted::new(Lifetime::Session);
     let script = &backend.script;
     let client = LockClient::builder(backend.clone()).ttl(TTL).clock(clock).build().await.unwrap();
+    let held = client.lock("other").unwrap().acquire().await.unwrap();
     let guard = client.lock(NAME).unwrap().acquire().await.unwrap();
     script.releases_refused.store(true, Ordering::SeqCst);
     let releasing = tokio::spawn(guard.release());
@@ -261,6 +262,9 @@ async fn panicked_session_task_ends_the_releases_of_its_session() {
     script.lose_grant.notify_one();
     assert_eq!(kind(in_time(releasing).await.unwrap()), ErrorKind::Unavailable);
     assert_eq!(client.status().current(), Status::Closed);
+    panics.store(false, Ordering::SeqCst);
+    let lost = held.check().unwrap_err().to_string();
+    assert!(lost.contains("panicked"), "{lost}");
 }
 
 /// A recorder that panics at everything.

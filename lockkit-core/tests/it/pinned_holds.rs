@@ -190,23 +190,27 @@ async fn grant_that_nobody_wants_any_more_is_not_pinned() {
     }
 }
 
-/// The call that waits now wants a pin, and the one that has left did not get it.
+/// The call that waits now wants a pin, and the one that has left did not get one.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn grant_of_a_call_that_left_is_not_shared_without_its_pin() {
+    left_then_waits(|lock| lock.hold_at_least(AT_LEAST)).await;
+    left_then_waits(|lock| lock).await;
+    left_then_waits(|lock| lock.max_hold(TTL / 100)).await;
+}
+
+/// Calls of one owner: one with these options that leaves, and one that wants a pin.
+async fn left_then_waits(options: fn(Lock) -> Lock) {
     let backend = Scripted::with_pins(Lifetime::Session);
     let script = &backend.script;
     let client = backend.client().await;
-    let lock = client.lock(NAME).unwrap().reentrant(&Owner::new()).hold_at_least(AT_LEAST);
-    let acquiring = || {
-        let lock = lock.clone();
-        tokio::spawn(async move { lock.acquire().await })
-    };
+    let lock = client.lock(NAME).unwrap().reentrant(&Owner::new());
+    let acquiring = |lock: Lock| tokio::spawn(async move { lock.acquire().await });
     script.late.store(true, Ordering::SeqCst);
-    let left = acquiring();
+    let left = acquiring(options(lock.clone()));
     settle().await;
     left.abort();
     settle().await;
-    let waiting = acquiring();
+    let waiting = acquiring(lock.hold_at_least(AT_LEAST));
     settle().await;
     script.grants.notify_one();
     settle().await;
@@ -214,7 +218,7 @@ async fn grant_of_a_call_that_left_is_not_shared_without_its_pin() {
     script.grants.notify_one();
     let guard = in_time(waiting).await.unwrap().unwrap();
     assert_eq!(script.pins.load(Ordering::SeqCst), 1);
-    drop(guard);
+    assert!(guard.remaining() > TTL / 2, "{:?}", guard.remaining());
 }
 
 /// The store has executed the pin, and the end of the session removes nothing.

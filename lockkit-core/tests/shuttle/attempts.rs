@@ -73,7 +73,7 @@ fn caller_at_its_time_limit_takes_the_grant_that_is_there() {
             let (attempt, ticket) = Attempt::begin(name(), &Unsent::default());
             Claim::new(name(), true, Metadata::of_this_process(None), attempt.control()).note_contended();
             Attempt::grant(&attempt, None, &new_hold()).announce();
-            assert!(matches!(ticket.timed_out(), Ok(Some(_))));
+            assert!(matches!(ticket.timed_out(None), Ok(Some(_))));
         },
         1,
     );

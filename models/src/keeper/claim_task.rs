@@ -107,11 +107,12 @@ impl State {
         };
     }
 
-    /// Gives shares of the hold to the claim's callers and to the owner's waiting ones, all in one step or one by one.
-    /// Returns whether any share exists.
+    /// Gives shares of the hold to the claim's callers and, unless these have left, to the owner's waiting ones, all in one
+    /// step or one by one. Returns whether any share exists.
     fn share(&mut self, model: &Keeper, number: usize) -> bool {
+        let serves_the_owner = model.has(Step::GrantServesTheOwner) && !self.tasks[number].given_up;
         let waiting = match self.table {
-            OwnerEntry::Waiting(waiting) if model.has(Step::GrantServesTheOwner) => waiting,
+            OwnerEntry::Waiting(waiting) if serves_the_owner => waiting,
             _ => number,
         };
         let is_served =
