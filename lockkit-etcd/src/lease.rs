@@ -11,7 +11,7 @@
 
 use std::{sync::Mutex, time::Duration};
 
-use lockkit_core::{BootInstant, Clock, limits::RETRY_PAUSE_MIN, support::lock};
+use lockkit_core::{BootInstant, Clock, lease, limits::RETRY_PAUSE_MIN, support::lock};
 
 use crate::{
     call::Server,
@@ -73,9 +73,9 @@ impl Lease {
         self.ttl
     }
 
-    /// Returns the least instant at which the lease can end, by the clock of its request.
+    /// Returns the earliest instant at which the lease can end, by the clock of its request: the server's may be faster.
     pub(crate) fn end(&self) -> BootInstant {
-        self.armed_at().after(self.ttl)
+        lease::deadline(self.armed_at(), self.ttl)
     }
 
     /// Returns the start of the lifetime: when the last answered ping, or the grant request, was sent.
@@ -192,6 +192,14 @@ mod tests {
         let lease = Lease::grant(&server, TTL, clock).await.unwrap();
         assert!(since.elapsed() > Duration::ZERO);
         assert_eq!(lease.armed_at(), asked_at);
+    }
+
+    /// Otherwise a pinned hold would be believed when its key is gone.
+    #[tokio::test(start_paused = true)]
+    async fn lease_may_end_early_by_the_error_of_the_clocks() {
+        let script = Script::default();
+        let lease = Lease::grant(&server(&script, 1), 1_000 * TTL, Clock::tokio()).await.unwrap();
+        assert!(lease.end() <= lease.armed_at().after(lease.ttl() / 101 * 100), "{lease:?}");
     }
 
     /// The server reports whole seconds.

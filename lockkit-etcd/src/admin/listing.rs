@@ -135,8 +135,8 @@ impl Pages {
         }
         let name = key.strip_prefix(range.folder.as_bytes()).unwrap_or_default();
         match name.iter().position(|byte| *byte == b'/') {
-            // Encoded names do not nest: all that follows is in the same queue.
-            Some(slash) if self.layout.names() == Names::Encoded => {
+            // Encoded names do not nest below a prefix: all that follows is in the same queue.
+            Some(slash) if self.layout.names() == Names::Encoded && !self.layout.prefix().is_empty() => {
                 end_of_prefix(&key[..=range.folder.len() + slash])
             }
             _ => [key, &[0]].concat(),
@@ -235,6 +235,15 @@ mod tests {
         }
         let raw = pages("app/", Names::Raw, Shape::default()).unwrap();
         assert_eq!(listed(&raw, 0, "app/a/b/af", 0xaf), lock("a/b", "app/a/b/"));
+    }
+
+    /// What others keep there may come before an entry.
+    #[test]
+    fn queue_among_other_data_is_read_on() {
+        for (prefix, after) in [("", &b"x/1\0"[..]), ("lockkit/", b"lockkit/x0")] {
+            let pages = pages(prefix, Names::Encoded, Shape::default()).unwrap();
+            assert_eq!(pages.after(&pages.ranges[0], format!("{prefix}x/1").as_bytes()), after);
+        }
     }
 
     #[test]

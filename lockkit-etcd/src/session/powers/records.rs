@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use lockkit_core::{
     LockName, Result,
     backend::{Grant, Records},
+    lease,
 };
 
 use crate::{
@@ -44,7 +45,7 @@ impl EtcdSession {
     async fn write_record(&self, grant: &Grant, record: &str, keep: Duration) -> Result<bool, RequestError> {
         let Some(entry) = self.claims.get(grant.claim()) else { return Ok(false) };
         // The lease is older than the record, by the time that the requests take.
-        let ttl = keep.saturating_add(2 * self.server.request_timeout());
+        let ttl = lease::ttl_lasting(keep).saturating_add(2 * self.server.request_timeout());
         let lease = self.state.unless_over(self.lease.another(&self.server, ttl)).await?;
         let written = self.replace_record(grant.name(), &entry, record, &lease).await;
         let unused = match &written {
