@@ -58,7 +58,8 @@ impl Server {
     fn keep(reconnector: Reconnector, first: Option<OpenConnection>) -> Self {
         let timeout = reconnector.connector.timeout();
         let channel = reconnector.listener.channels().into_iter().next();
-        let is_one_of_several = matches!(reconnector.connector.topology, Topology::Replicas(_));
+        let is_one_of_several =
+            matches!(reconnector.connector.topology, Topology::Replicas(_) | Topology::Sentinel(_));
         let (state, watched) =
             watch::channel(first.clone().map_or(ConnectionState::Opening, ConnectionState::Up));
         let ended = CancellationToken::new();

@@ -35,9 +35,10 @@ const MAX_TTL_MIN: Duration = Duration::from_secs(1);
 /// ```
 ///
 /// Redis 6.0 has no channel permissions: omit `&lockkit:released:*` there. With a prefix, `~PREFIX*`,
-/// `~lockkit:{PREFIX*` and `~lockkit:redlock` suffice instead of `~*`; raw names that contain braces also need
-/// `~lockkit::PREFIX*`. Without `+info`, no warning is logged for nodes that may lose their data. Without `+subscribe`,
-/// `+unsubscribe` and `+publish`, waiters poll, and a holder learns only by its next heartbeat that it was broken. Without
+/// `~lockkit:{PREFIX*` and `~lockkit:redlock` suffice instead of `~*`; with braces in the prefix or in raw names,
+/// `~lockkit::PREFIX*` is needed, too. Without `+info`, no warning is logged for nodes that may lose their data. Without
+/// `+subscribe`, `+unsubscribe` and `+publish`, waiters poll, and a holder learns only by its next heartbeat that it was
+/// broken. Without
 /// `+pubsub|numsub`, a release notifies all waiters instead of a few. An operator also needs `+pttl` to see how long a
 /// lock remains, and `+scan` to list locks.
 ///

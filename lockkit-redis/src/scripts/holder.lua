@@ -29,7 +29,7 @@ end
 local function holder(lock)
   local value = ''
   if redis.call('EXISTS', lock) == 1 then
-    value = string.match(value_of(lock) or '', '^%x+:%d+$') or '?'
+    value = string.match(value_of(lock) or '', '^' .. string.rep('%x', 32) .. ':%d+$') or '?'
   end
   return value, string.match(value, '^%x+') or ''
 end

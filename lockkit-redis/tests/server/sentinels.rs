@@ -1,6 +1,9 @@
 //! Sentinels: they name the master, and report failovers.
 
-use lockkit_core::{Clock, ErrorKind, backend::Backend};
+use lockkit_core::{
+    Clock, ErrorKind,
+    backend::{Backend, Renewal},
+};
 use lockkit_testbed::{Message, Proxy, RedisSentinels};
 
 use crate::{
@@ -77,6 +80,20 @@ async fn new_master_is_found_without_messages_of_sentinels() {
     let master = sentinels.wait_for_master_after(former).unwrap();
     until("the client is at the new master", async || has_subscriber(master)).await;
     sentinels.node(former).resume().unwrap();
+}
+
+/// Only the master's answers say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_client_leaves_a_demoted_master_although_its_sentinels_are_dead() {
+    let mut sentinels = RedisSentinels::start().unwrap();
+    let session = session_at(&format!("{}{PATIENT}", sentinels.url()), LONG).await;
+    let master = sentinels.master().unwrap();
+    for number in 0..sentinels.sentinels().len() {
+        sentinels.sentinel_mut(number).kill().unwrap();
+    }
+    sentinels.node(master).cli(&["REPLICAOF", "127.255.255.254", "1"]).unwrap();
+    until("it is found", async || matches!(bounded(session.renew(&[])).await.session, Renewal::Unknown(_)))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -27,7 +27,9 @@ end
 if had then
   redis.call('DEL', lock)
 end
-raise(math.max(counter(), number_in(ARGV[2]) + 1), '', ARGV[3])
+-- What the next leader proposes counts for its claim alone, and stays.
+local last, rest = counter()
+raise(math.max(last, number_in(ARGV[2]) + 1), rest, ARGV[3])
 if had then
   hint(ARGV[4])
 end

@@ -6,6 +6,7 @@
 if is_marked then
   -- Needs no memory: at `maxmemory` a server refuses SET as the first write of a script, but not after another write.
   redis.call('PEXPIRE', token_counter, ARGV[4])
-  raise(math.max(counter(), number_in(ARGV[3]) + 1), '', ARGV[4])
+  local last, rest = counter()
+  raise(math.max(last, number_in(ARGV[3]) + 1), rest, ARGV[4])
 end
 

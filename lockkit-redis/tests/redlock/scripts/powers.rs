@@ -52,6 +52,20 @@ fn late_copies_do_not_undo_a_proposal() {
     assert_eq!(one.proposed(node).unwrap(), 7, "junk is replaced");
 }
 
+/// It comes from a claim that had the lock before.
+#[test]
+fn late_release_or_break_keeps_the_proposal_of_the_next_leader() {
+    let (node, (one, other)) = (shared(), two());
+    let token = one.ask(node, 0).unwrap();
+    one.release(node, "").unwrap();
+    other.ask(node, 0).unwrap();
+    other.proclaim(node, 5).unwrap();
+    for late in [one.release_restored(node, token).unwrap(), one.break_hold(node, token).unwrap()] {
+        assert_eq!((late, other.proclaim(node, 4).unwrap()), (0, 1));
+        assert_eq!(other.proposed(node).unwrap(), 5);
+    }
+}
+
 #[test]
 fn inspection_returns_the_longest_metadata_and_no_longer_ones() {
     let (node, (one, _)) = (shared(), two());
