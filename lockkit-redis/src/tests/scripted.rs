@@ -43,19 +43,22 @@ impl ScriptedServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (script, ended): (Script, _) = (Arc::new(script(port)), Arc::<AtomicUsize>::default());
-        let counted = Arc::clone(&ended);
-        tokio::spawn(async move {
-            let mut number = 0;
-            while let Ok((stream, _)) = listener.accept().await {
-                let (script, ended) = (Arc::clone(&script), Arc::clone(&counted));
-                tokio::spawn(async move {
-                    serve(stream, number, script).await;
-                    ended.fetch_add(1, SeqCst);
-                });
-                number += 1;
-            }
-        });
+        tokio::spawn(accept(listener, script, Arc::clone(&ended)));
         Self { address: Address::Tcp("127.0.0.1".to_owned(), port), ended }
+    }
+}
+
+/// Serves all connections, and counts those that have ended. Apart from [`ScriptedServer::start`], so that it is compiled
+/// once and not for each script.
+async fn accept(listener: TcpListener, script: Script, ended: Arc<AtomicUsize>) {
+    let mut number = 0;
+    while let Ok((stream, _)) = listener.accept().await {
+        let (script, ended) = (Arc::clone(&script), Arc::clone(&ended));
+        tokio::spawn(async move {
+            serve(stream, number, script).await;
+            ended.fetch_add(1, SeqCst);
+        });
+        number += 1;
     }
 }
 
