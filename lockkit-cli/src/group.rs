@@ -99,6 +99,10 @@ enum Members {
 /// Searches the process table; fails if it cannot be read.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn members_of(group: Pid) -> io::Result<Members> {
+    // The table of another pid namespace shows other ids.
+    if std::fs::read_link("/proc/self")?.to_str() != Some(&*std::process::id().to_string()) {
+        return Err(io::Error::other("/proc is that of another pid namespace"));
+    }
     let mut members = Members::Unseen;
     for entry in std::fs::read_dir("/proc")? {
         let entry = entry?;

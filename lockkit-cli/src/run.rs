@@ -41,7 +41,6 @@ pub(crate) async fn run(arguments: RunArguments, quiet: bool) -> Result<u8, Fail
     under_lock(request, async |held| {
         let environment = store
             .secret_variables()
-            .map(|secret| (secret, None))
             .chain([
                 ("LOCKKIT_NAME", Some(name.to_string())),
                 ("LOCKKIT_TOKEN", Some(held.guard.token().to_string())),

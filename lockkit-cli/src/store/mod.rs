@@ -13,7 +13,10 @@ use std::{path::PathBuf, time::Duration};
 use lockkit::backend::BackendUrl;
 
 pub(crate) use self::password::may_hold_password;
-use self::{config_file::ConfigFile, password::with_password};
+use self::{
+    config_file::ConfigFile,
+    password::{with_password, without_password},
+};
 use crate::{
     args::StoreArguments,
     exit::{CONFIG, DENIED, Failure, USAGE, warn},
@@ -25,15 +28,16 @@ pub(crate) struct Store {
     url: String,
     /// The ttl that the configuration sets.
     ttl: Option<Duration>,
-    /// Whether LOCKKIT_BACKEND contains a password.
-    secret_in_environment: bool,
+    /// LOCKKIT_BACKEND without its password, if it contains one.
+    backend_without_password: Option<String>,
 }
 
 impl Store {
     /// Returns the store that is named first.
     pub(crate) fn from(arguments: &StoreArguments) -> Result<Self, Failure> {
         let environment = variable("LOCKKIT_BACKEND")?;
-        let secret_in_environment = environment.as_deref().is_some_and(may_hold_password);
+        let with_password = environment.as_deref().filter(|url| may_hold_password(url));
+        let backend_without_password = with_password.map(without_password);
         if arguments.backend.as_deref().is_some_and(may_hold_password) {
             return Err(Failure::new(
                 USAGE,
@@ -59,7 +63,7 @@ impl Store {
             },
         };
         refuse_memory(&url)?;
-        Ok(Self { url: complete(url, password_file)?, ttl: config.ttl, secret_in_environment })
+        Ok(Self { url: complete(url, password_file)?, ttl: config.ttl, backend_without_password })
     }
 
     /// Returns the URL, which may contain the password.
@@ -78,9 +82,10 @@ impl Store {
         remedies::login(&BackendUrl::parse(&self.url).ok()?, has_variable)
     }
 
-    /// Returns the variables that the command must not see.
-    pub(crate) fn secret_variables(&self) -> impl Iterator<Item = &'static str> {
-        ["LOCKKIT_PASSWORD"].into_iter().chain(self.secret_in_environment.then_some("LOCKKIT_BACKEND"))
+    /// Returns the variables that the command must not see, and what it sees in their place.
+    pub(crate) fn secret_variables(&self) -> impl Iterator<Item = (&'static str, Option<String>)> {
+        let backend = self.backend_without_password.clone();
+        [("LOCKKIT_PASSWORD", None)].into_iter().chain(backend.map(|url| ("LOCKKIT_BACKEND", Some(url))))
     }
 }
 

@@ -1,8 +1,8 @@
 //! How the password of a store stays secret.
 //!
 //! Where a password could leak, and what prevents it: arguments (`ps` shows them to everybody) are refused, also a URL in
-//! the place of a lock's name; the environment of the command does not contain it; the watcher gets no environment;
-//! errors and `Debug` never contain the URL, nor does a message about wrong arguments ([`usage`](crate::usage)). A hint
+//! the place of a lock's name; the environment of the command names the same store without it; the watcher gets no
+//! environment; errors and `Debug` never contain the URL, nor does a message about wrong arguments ([`usage`](crate::usage)). A hint
 //! that repeats a mistyped URL ([`remedies`](super::remedies)) is not given for a URL that may contain a password, in its
 //! login or in an option.
 
@@ -25,6 +25,28 @@ pub(crate) fn may_hold_password(url: &str) -> bool {
         Ok(mut url) => url.password().is_some() || OPTIONS.iter().any(|option| url.take(option).is_some()),
         Err(_) => url.contains('@') || url.contains("password="),
     }
+}
+
+/// Returns a URL without its passwords, which the command may see. It must name the same store: a `lockkit` that the command
+/// calls would otherwise take its locks somewhere else, unnoticed.
+pub(super) fn without_password(url: &str) -> String {
+    /// No command takes it for a store.
+    const HIDDEN: &str = "hidden, because it may contain a password";
+    stripped(url).filter(|url| !may_hold_password(url)).unwrap_or_else(|| HIDDEN.to_owned())
+}
+
+/// Removes what looks like a password from a URL.
+fn stripped(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
+    let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let user = login.split(':').next().filter(|user| !user.is_empty());
+    let user = user.map(|user| format!("{user}@")).unwrap_or_default();
+    let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
+    let is_password = |option: &&str| option.split('=').next().is_some_and(|key| key.ends_with("password"));
+    let options: Vec<&str> = query.split('&').filter(|option| !is_password(option)).collect();
+    let query = if options.concat().is_empty() { String::new() } else { format!("?{}", options.join("&")) };
+    Some(format!("{scheme}://{user}{hosts}{path}{query}"))
 }
 
 /// Adds the password from its file or variable to the URL.
@@ -93,6 +115,30 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), password).unwrap();
         with_password(url.to_owned(), &BackendUrl::parse(url)?, Some(file.path()))
+    }
+
+    #[test]
+    fn password_is_removed_from_a_url_and_nothing_else() {
+        for (url, without) in [
+            ("etcd://me:hunter2@h1:1,h2/app?ttl=3s&names=raw", "etcd://me@h1:1,h2/app?ttl=3s&names=raw"),
+            ("redis://:hunter2@h/1", "redis://h/1"),
+            ("etcd://me@example.com:hunter2@h", "etcd://me@example.com@h"),
+            (
+                "redis+sentinel://s1,s2/m?sentinel_user=u&sentinel_password=hunter2&db=1",
+                "redis+sentinel://s1,s2/m?sentinel_user=u&db=1",
+            ),
+            ("redis+sentinel://s/m?sentinel_password=hunter2", "redis+sentinel://s/m"),
+        ] {
+            assert_eq!(without_password(url), without);
+        }
+        for hidden in [
+            "etcd://me:hunter2@h:port",
+            "redis:h?password=hunter2",
+            "redis+sentinel://s/m?sentinel_pass%77ord=hunter2",
+        ] {
+            let text = without_password(hidden);
+            assert!(BackendUrl::parse(&text).is_err() && !text.contains("hunter2"), "{hidden}: {text}");
+        }
     }
 
     #[test]

@@ -56,6 +56,17 @@ fn neither_command_nor_watcher_nor_any_process_list_has_the_password() {
     assert_no_leak(&lockkit);
 }
 
+/// Without a URL, the inner call would lock in another store.
+#[test]
+fn nested_call_gets_the_url_of_the_environment_without_its_password() {
+    let home = Home::new();
+    let script = "echo \"$LOCKKIT_BACKEND\"; \"$LOCKKIT\" run b -- echo ran; echo $?";
+    let mut command = home.run(&["--local", "a"], script);
+    command.env("LOCKKIT_BACKEND", format!("etcd://me:{SECRET}@127.0.0.1:1/app?ttl=3s"));
+    let ran = done(command);
+    assert_eq!(ran.stdout, "etcd://me@127.0.0.1:1/app?ttl=3s\n78\n", "{}", ran.stderr);
+}
+
 /// Asserts that only `lockkit run` has the password.
 pub(crate) fn assert_no_leak(lockkit: &Started) {
     let holds = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains(SECRET);

@@ -19,12 +19,16 @@ use self::harness::{Home, Started, done};
 /// Name and body of a test; it panics if it fails.
 type Test = (&'static str, fn());
 
-const TESTS: [Test; 5] = [
+const TESTS: [Test; 6] = [
     ("user_without_a_home_must_name_a_store", user_without_a_home_must_name_a_store),
     ("home_of_another_user_is_left_alone", home_of_another_user_is_left_alone),
     ("file_of_another_user_is_refused", file_of_another_user_is_refused),
     ("member_of_another_user_keeps_the_lock", member_of_another_user_keeps_the_lock),
     ("zombie_of_another_user_keeps_no_lock", zombie_of_another_user_keeps_no_lock),
+    (
+        "member_that_another_process_table_hides_keeps_the_lock",
+        member_that_another_process_table_hides_keeps_the_lock,
+    ),
 ];
 
 /// A user of Debian without rights and without a home.
@@ -116,4 +120,15 @@ fn zombie_of_another_user_keeps_no_lock() {
     assert_eq!(done(home.run(&["-q", "--timeout", "1min", "a"], "")).status, 0);
     let stat = fs::read_to_string(format!("/proc/{}/stat", member.as_raw_nonzero())).unwrap();
     assert!(stat.contains(") Z "), "{stat}");
+}
+
+/// The program is in a pid namespace of its own, and sees the table of the one around it.
+fn member_that_another_process_table_hides_keeps_the_lock() {
+    let home = Home::new();
+    let member = "(sleep 2; echo ended > ended) >/dev/null 2>&1 &";
+    let script = format!("\"$LOCKKIT\" run a -- sh -c '{member}'; cat ended");
+    let mut command = home.command("unshare");
+    command.args(["--pid", "--fork", "sh", "-c", &script]);
+    let ran = done(command);
+    assert_eq!(ran.stdout, "ended\n", "{}", ran.stderr);
 }
