@@ -12,7 +12,7 @@
 //! All jobs of a batch have the same fencing token. That is enough, because one task does them one after another: a
 //! resource that refuses older tokens refuses late writes of a former holder, and there is no other writer in here.
 
-use std::{env, fs, path::Path, time::Duration};
+use std::{env, fs, io::ErrorKind, path::Path, time::Duration};
 
 use anyhow::{Context, Result};
 use lockkit::{Lock, LockGuard, RunError};
@@ -82,7 +82,8 @@ async fn batch(guard: &LockGuard, file: &Path, first: Job, waiting: &mut mpsc::R
     let end = Instant::now() + BATCH_MAX;
     let mut number: u64 = match fs::read_to_string(file) {
         Ok(text) => text.trim().parse()?,
-        Err(_) => 0, // the first job
+        Err(error) if error.kind() == ErrorKind::NotFound => 0, // the first job
+        Err(error) => return Err(error.into()),
     };
     let (mut done, mut next) = (Vec::new(), Some(first));
     while let Some(job) = next {

@@ -6,7 +6,7 @@
 //!
 //! Any number of these processes may run at the same time: none of their steps is lost.
 
-use std::{env, fs, path::Path, thread, time::Duration};
+use std::{env, fs, io::ErrorKind, path::Path, thread, time::Duration};
 
 use anyhow::{Context, Result, anyhow};
 use lockkit::blocking::Client;
@@ -35,7 +35,8 @@ fn count(client: &Client, file: &Path) -> Result<()> {
         let guard = lock.acquire()?; // blocks this thread
         let number: u64 = match fs::read_to_string(file) {
             Ok(text) => text.trim().parse()?,
-            Err(_) => 0, // the first step
+            Err(error) if error.kind() == ErrorKind::NotFound => 0, // the first step
+            Err(error) => return Err(error.into()),
         };
         thread::sleep(Duration::from_millis(1)); // the time that a remote store takes
         guard.check()?; // as late as possible; a store that compares tokens is sent `guard.token()` too

@@ -6,8 +6,8 @@
 //! LOCKKIT_BACKEND=file:///tmp/locks cargo run -p lockkit-recipes --example cron_once
 //! ```
 //!
-//! The first one prints `SENT`, and the others print `BEGUN ALREADY`, until midnight UTC. Hosts whose clocks differ make
-//! no difference. The job begins *at most* once: if it fails, or its host dies, nobody repeats it before the next day.
+//! The first one prints `SENT`, and the others print `BEGUN ALREADY`, until midnight UTC. Clocks of hosts may
+//! differ by up to a day. The job begins *at most* once: if it fails, or its host dies, nobody repeats it before the next day.
 //! `lockkit run --once-per 1d` is the same for a shell command.
 
 use std::{env, time::Duration};

@@ -13,7 +13,7 @@
 use std::{env, time::Duration};
 
 use anyhow::{Context, Result};
-use lockkit::{ErrorKind, LockClient};
+use lockkit::{ErrorKind, FencingToken, LockClient};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::sleep,
@@ -42,6 +42,13 @@ async fn main() -> Result<()> {
     }
 }
 
+/// A database that the order is written to compares the token: docs/fencing.md.
+async fn order(token: FencingToken) {
+    println!("BEGIN {token}");
+    sleep(Duration::from_millis(500)).await;
+    println!("END {token}");
+}
+
 /// Works off orders until the client is drained.
 async fn work_off(client: LockClient) -> Result<()> {
     let lock = client.lock("orders")?;
@@ -51,11 +58,10 @@ async fn work_off(client: LockClient) -> Result<()> {
             Err(error) if error.kind() == ErrorKind::Closed => return Ok(()),
             Err(error) => return Err(error.into()), // not an outage of the store: `acquire` waits through those
         };
-        println!("BEGIN {}", guard.token());
-        sleep(Duration::from_millis(500)).await; // the order
-        println!("END {}", guard.token());
-        if let Err(error) = guard.release().await {
-            eprintln!("{error:#}"); // the client goes on with the release in the background
+        if let Err(error) = guard.run(order(guard.token())).await {
+            eprintln!("{error:#}"); // the lock was lost: the order ends in the middle, and another service has the next one
+        } else if let Err(error) = guard.release().await {
+            eprintln!("{error:#}"); // unless it was lost just now, the client repeats the release in the background
         }
     }
 }
