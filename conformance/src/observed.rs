@@ -33,6 +33,8 @@ pub(crate) struct Log(Mutex<Calls>);
 struct Calls {
     /// Claims that are being requested or wait, per lock.
     claiming: HashMap<LockName, usize>,
+    /// Those of them that the store has answered with another holder.
+    waiting: HashMap<LockName, usize>,
     /// Releases that have begun, per lock.
     releasing: HashMap<LockName, usize>,
     /// When the release of a claim was confirmed.
@@ -59,6 +61,11 @@ impl Log {
     /// Returns how many claims for this lock are being requested or wait.
     pub(crate) fn claiming(&self, name: &LockName) -> usize {
         self.calls().claiming.get(name).copied().unwrap_or_default()
+    }
+
+    /// Returns how many claims for this lock wait for its holder.
+    pub(crate) fn waiting(&self, name: &LockName) -> usize {
+        self.calls().waiting.get(name).copied().unwrap_or_default()
     }
 
     /// Returns how many renewals began well after the release of their claim.
@@ -150,12 +157,18 @@ impl Session for ObservedSession {
             acquired = &mut acquiring => acquired,
             at = contended_at(&claim) => {
                 arrival.queued = Some(at);
+                *self.log.calls().waiting.entry(name.clone()).or_default() += 1;
                 acquiring.await
             }
         };
         let mut calls = self.log.calls();
         if let Some(claiming) = calls.claiming.get_mut(&name) {
             *claiming -= 1;
+        }
+        if arrival.queued.is_some()
+            && let Some(waiting) = calls.waiting.get_mut(&name)
+        {
+            *waiting -= 1;
         }
         if let Ok(Acquired::Granted(grant)) = &acquired {
             calls.arrivals.insert((name, grant.token()), arrival);

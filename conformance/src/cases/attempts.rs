@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lockkit_core::{ErrorKind, limits::TRY_ANSWER_MAX};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     Case, Hook, LinkFault, StoreFault,
@@ -51,7 +51,9 @@ async fn many_tries_are_busy_and_leave_nothing(cx: Cx) -> Result<()> {
 }
 
 async fn tries_over_resetting_connections_are_never_granted(cx: Cx) -> Result<()> {
-    const TRIES_PER_RESET: usize = 100;
+    const TRIES: usize = 100;
+    /// Resets while the tries are under way.
+    const RESETS: usize = 5;
     let (link, name) = (cx.link().await?, cx.name());
     let held = cx.lock(&name).await?.acquire().await?;
     let mut locks = Vec::new();
@@ -60,16 +62,19 @@ async fn tries_over_resetting_connections_are_never_granted(cx: Cx) -> Result<()
         locks.push(client.lock(name.as_str())?);
     }
     for _ in 0..cx.times(20, 5) {
-        link.inflict(LinkFault::Reset).await?;
         let mut tries = Vec::new();
         for lock in &locks {
             let lock = lock.clone();
             tries.push(tokio::spawn(async move {
-                for _ in 0..TRIES_PER_RESET / (CLIENTS / 5) {
+                for _ in 0..TRIES / (CLIENTS / 5) {
                     busy_or_unavailable(lock.try_acquire().await)?;
                 }
                 anyhow::Ok(())
             }));
+        }
+        for _ in 0..RESETS {
+            link.inflict(LinkFault::Reset).await?;
+            sleep(cx.part_of(Duration::from_millis(20))).await;
         }
         for lock in tries {
             lock.await??;

@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use lockkit_core::{
-    FencingToken, Leader, LockName, Observer, Proposal,
+    ErrorKind, FencingToken, Leader, LockName, Observer, Proposal,
     backend::{Claim, Elections, Grant, Session},
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::promptness;
 use crate::{
@@ -155,6 +155,20 @@ async fn observers_never_see_an_older_leader_after_a_newer_one(cx: Cx) -> Result
             }
             anyhow::Ok(())
         }));
+    }
+    // The observer leaves older answers out, `leader` shows them.
+    let (reading, mut newest) = (watching.election(name.as_str())?, None);
+    while candidates.iter().any(|candidate| !candidate.is_finished()) {
+        match reading.leader().await {
+            Ok(leader) => {
+                let read = leader.map(|leader| leader.token);
+                ensure!(read.is_none() || read >= newest, "{read:?} is read after {newest:?}");
+                newest = newest.max(read);
+            }
+            // Redlock: while the nodes follow each other.
+            Err(error) => ensure!(error.kind() == ErrorKind::Unavailable, "{error}"),
+        }
+        sleep(Duration::from_millis(1)).await;
     }
     for candidate in candidates {
         candidate.await??;

@@ -1,12 +1,16 @@
 //! One holder at a time, and tokens that rise.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use lockkit_core::{ErrorKind, Lock, LockClient};
+use tokio::time::sleep;
 
 use crate::{
     Case, Hook,
@@ -25,6 +29,10 @@ pub(super) const CASES: &[Case] = &[
         needs Need::RealTime; bugs 70),
     case!(a_blocking_call_inside_async_code_is_refused: TruthfulErrors; bugs 70),
 ];
+
+/// How long a hold is used. Most of a shorter hold would pass in the round trips of its grant and release, in which a
+/// second holder does no harm.
+pub(super) const USED: Duration = Duration::from_millis(3);
 
 async fn a_held_lock_is_busy_to_others_and_free_after_its_release(cx: Cx) -> Result<()> {
     let name = cx.name();
@@ -56,7 +64,7 @@ pub(super) async fn counts_exactly(locks: Vec<Lock>, rounds: usize) -> Result<()
             for _ in 0..rounds {
                 let guard = lock.acquire().await?;
                 let seen = counter.load(Ordering::SeqCst);
-                tokio::task::yield_now().await;
+                sleep(USED).await;
                 counter.store(seen + 1, Ordering::SeqCst);
                 guard.release().await?;
             }
@@ -92,7 +100,7 @@ async fn many_first_acquires_of_a_fresh_client_are_all_served(cx: Cx) -> Result<
         tasks.push(tokio::spawn(async move {
             let guard = lock.acquire().await?;
             ensure!(!inside.swap(true, Ordering::SeqCst), "two callers hold {:?}", guard.name());
-            tokio::task::yield_now().await;
+            sleep(USED).await;
             inside.store(false, Ordering::SeqCst);
             Ok(guard.release().await?)
         }));

@@ -10,8 +10,9 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lockkit_core::{ErrorKind, LockClient, LockName, RunError};
+use tokio::time::sleep;
 
-use super::cancel::drop_after;
+use super::{cancel::drop_after, exclusion::USED};
 use crate::{
     Case, Hook,
     case::{Need, case},
@@ -62,7 +63,7 @@ async fn several_locks_are_acquired_by_all_callers_without_deadlock(cx: Cx) -> R
                 for index in &chosen {
                     ensure!(holders[*index].fetch_add(1, Ordering::SeqCst) == 0, "two callers hold one lock");
                 }
-                tokio::task::yield_now().await;
+                sleep(USED).await;
                 for index in &chosen {
                     holders[*index].fetch_sub(1, Ordering::SeqCst);
                 }

@@ -121,6 +121,7 @@ async fn waiter_whose_entry_was_deleted_queues_again(cx: Cx) -> Result<()> {
     within(bounds.notice(1)?, "the loss is reported", held.lost()).await?;
     let guard = within(bounds.takeover(), "the waiter is granted", waiter).await???;
     rises(held.token(), guard.token())?;
+    ensure!(guard.is_held() && cx.is_taken(&name).await?, "granted without an entry");
     Ok(guard.release().await?)
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use lockkit_core::{ErrorKind, LockClient, LockGuard, Status, limits::TTL_DEFAULT};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -62,7 +62,7 @@ async fn lost_data_is_reported_as_a_loss(cx: Cx) -> Result<()> {
 }
 
 /// Checks that waiters of this client are granted by notifications.
-async fn is_notified(cx: &Cx, client: &LockClient) -> Result<()> {
+pub(super) async fn is_notified(cx: &Cx, client: &LockClient) -> Result<()> {
     let holding = cx.client().await?;
     let handoff = async || promptness::handoff(cx, [&holding, client], &cx.name()).await;
     promptness::are_prompt(cx, "handoffs", promptness::ROUNDS, handoff).await.map(drop)
@@ -162,16 +162,23 @@ async fn a_client_of_an_isolated_member_loses_its_lock_in_time(cx: Cx) -> Result
     let other = cx.client_with_ttl(ttl_of_elections(&cx)).await?;
     let (kept, kept_since) = (other.lock(cx.name().as_str())?.acquire().await?, Instant::now());
     let believed = alone.lock(name.as_str())?.acquire().await?;
+    let mut waiter = cx.enqueue(&other.lock(name.as_str())?, 0).await?;
     cx.inflict(StoreFault::IsolateMember).await?;
-    let lost = within(bounds.validity + bounds.slack, "the loss is reported", believed.lost()).await?;
+    let loss = async {
+        tokio::select! {
+            biased;
+            lost = believed.lost() => Ok(lost),
+            granted = &mut waiter => bail!("granted while the isolated client relies on its hold: {granted:?}"),
+        }
+    };
+    let lost = within(bounds.validity + bounds.slack, "the loss is reported", loss).await??;
     ensure!(lost.kind() == ErrorKind::Lost, "{lost}");
     ensure!(
         kind(alone.lock(name.as_str())?.try_acquire().await)? == ErrorKind::Unavailable,
         "an isolated member answered"
     );
     // The other members may have had to elect a leader, which restarts the time of every session.
-    let next = other.lock(name.as_str())?.acquire_timeout(bounds.takeover() * 2).await?;
-    let next = next.context("the other members grant the lock")?;
+    let next = within(bounds.takeover() * 2, "the other members grant the lock", waiter).await???;
     rises(believed.token(), next.token())?;
     ensure!(kept.is_held(), "lost after {:?}: {:?}", kept_since.elapsed(), kept.check().err());
     cx.inflict(StoreFault::RejoinMember).await?;

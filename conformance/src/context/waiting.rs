@@ -39,8 +39,8 @@ impl Context {
             (QueueKind::Fifo, Some(admin)) => {
                 Ok(admin.inspect(name).await.is_ok_and(|found| found.waiters.len() > ahead))
             }
-            // Waiters without an order need no entries in the store: it is enough that each has started.
-            _ => Ok(self.log.claiming(name) > ahead),
+            // Waiters without an order need no entries in the store: it is enough that each was told of a holder.
+            _ => Ok(self.log.waiting(name) > ahead),
         };
         self.eventually(Duration::from_secs(30), "the claim waits", look).await.map(drop)
     }

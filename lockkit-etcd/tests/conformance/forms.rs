@@ -45,6 +45,7 @@ pub(crate) static QUEUE: Form = Form {
 
 const SAME_IN_ALL: &str = "the same in all forms; the program tests it with \"etcd\"";
 const OWN_LEASES: &str = "no session carries holds or waiters: each has a lease of its own";
+const GRANT_IS_THE_REPLY: &str = "the grant is the reply to the request that waits";
 const WRITES_AT_GRANT: &str = "a grant writes its key, which a full store refuses";
 
 pub(crate) static FURTHER: [Form; 3] = [
@@ -87,6 +88,8 @@ pub(crate) static FURTHER: [Form; 3] = [
             (Hook::Secret, SAME_IN_ALL),
             (Hook::FullDisk, SAME_IN_ALL),
             (Hook::FillStore, WRITES_AT_GRANT),
+            (Hook::DropNotifications, GRANT_IS_THE_REPLY),
+            (Hook::HoldNotifications, GRANT_IS_THE_REPLY),
             (Hook::EndSessionOfHolder, OWN_LEASES),
             (Hook::EndSessionOfWaiter, OWN_LEASES),
             (Hook::WallClock, "the Lock RPC stores no metadata, which would show a process's wall clock"),

@@ -16,6 +16,7 @@ use self::notifications::{
     a_loss_is_found_without_notifications, late_notification_grants_nothing,
     no_wake_up_is_lost_without_notifications,
 };
+use super::stores::is_notified;
 use crate::{
     Case, ClientLink, Hook, LinkFault,
     case::{Need, case},
@@ -349,7 +350,7 @@ async fn all_waiters_are_granted_over_flapping_connections(cx: Cx) -> Result<()>
         holder.release().await?;
         within(bounds.takeover(), "the waiter is granted", waiter).await???.release().await?;
     }
-    Ok(())
+    is_notified(&cx, &waiting).await
 }
 
 async fn holds_and_waiters_survive_resets(cx: Cx) -> Result<()> {
@@ -371,5 +372,6 @@ async fn holds_and_waiters_survive_resets(cx: Cx) -> Result<()> {
     other.release().await?;
     let next = within(bounds.takeover(), "the waiter is granted", waiter).await???;
     next.release().await?;
-    Ok(guard.release().await?)
+    guard.release().await?;
+    is_notified(&cx, &client).await
 }

@@ -3,7 +3,10 @@
 use anyhow::{Result, ensure};
 use tokio::time::{Instant, sleep};
 
-use super::{super::takeover, linked};
+use super::{
+    super::{promptness::waiter_watches, takeover},
+    linked,
+};
 use crate::{
     LinkFault,
     context::{Cx, within},
@@ -15,8 +18,11 @@ pub(super) async fn no_wake_up_is_lost_without_notifications(cx: Cx) -> Result<(
     let look = async || {
         let name = cx.name();
         let held = cx.lock(&name).await?.acquire().await?;
-        link.inflict(LinkFault::DropNotifications).await?;
         let waiter = cx.enqueue(&client.lock(name.as_str())?, 0).await?;
+        // Until then, the release may be found by a request that belongs to the start of the wait.
+        waiter_watches(&cx).await?;
+        sleep(bounds.recheck / 10).await;
+        link.inflict(LinkFault::DropNotifications).await?;
         held.release().await?;
         let start = Instant::now();
         let granted = within(bounds.recheck + bounds.slack, "the waiter looks again", waiter).await;
