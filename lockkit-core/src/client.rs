@@ -253,7 +253,8 @@ impl LockClient {
     /// Ends the session: guards are lost; waiting and later calls return `Closed`.
     ///
     /// Returns within the ttl and within [`CLOSE_ANSWER_MAX`](crate::limits::CLOSE_ANSWER_MAX). Closing again returns
-    /// the same result.
+    /// the same result. If the client's runtime is blocked, it returns `Unavailable` after twice that time, and the session
+    /// is closed when the runtime continues.
     ///
     /// # Errors
     ///

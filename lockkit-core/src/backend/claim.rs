@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::sync::SetOnce;
@@ -158,6 +161,8 @@ struct ControlState {
     given_up: SetOnce<()>,
     /// When the server first reported another holder.
     contended: OnceLock<Moment>,
+    /// Whether it has since the start of the session that is in use.
+    is_contended: AtomicBool,
 }
 
 impl Claim {
@@ -214,6 +219,7 @@ impl Claim {
     /// `Unavailable`.
     pub fn note_contended(&self) {
         self.control.0.contended.get_or_init(Moment::now);
+        self.control.0.is_contended.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether [`note_contended`](Self::note_contended) was called.
@@ -253,7 +259,12 @@ impl ClaimControl {
 
     /// Returns whether the backend noted another holder.
     pub fn was_contended(&self) -> bool {
-        self.0.contended.get().is_some()
+        self.0.is_contended.load(Ordering::Relaxed)
+    }
+
+    /// Forgets what a session that has ended was told.
+    pub(crate) fn forget_contended(&self) {
+        self.0.is_contended.store(false, Ordering::Relaxed);
     }
 
     /// Returns when the backend first noted another holder, if it has.

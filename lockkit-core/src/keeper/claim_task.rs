@@ -100,6 +100,9 @@ impl ClaimTask {
             if !matches!(acquired, Ok(Acquired::Granted(_))) {
                 entry.done();
             }
+            if active.has_ended() {
+                attempt.control().forget_contended();
+            }
             match acquired {
                 Ok(Acquired::Granted(grant)) => {
                     // Without callers it is released, and a pin would only outlive it.

@@ -17,19 +17,25 @@ use super::{
 use crate::{
     BootInstant, Clock, Error, ErrorKind, Result,
     backend::{Session, retry_pauses},
-    limits::{CLOSE_ANSWER_MAX, RETRY_PAUSE_MAX},
+    limits::CLOSE_ANSWER_MAX,
 };
 
 impl Keeper {
     /// Closes the client and waits until its session has ended.
     pub(crate) async fn close(&self) -> Result<()> {
         self.begin_close();
-        // The session task returns within its limit, unless its runtime is blocked.
-        let limit = Instant::now() + self.close_limit() + RETRY_PAUSE_MAX;
+        // The session task returns within its limit, unless its runtime is blocked. Twice: if it stood still together with
+        // the caller's, the first limit has passed before the task could begin.
+        let blocked = async {
+            for _ in 0..2 {
+                self.runtime.sleep_until(Instant::now() + self.close_limit()).await;
+            }
+        };
         tokio::select! {
             biased;
             closed = self.current.wait_closed() => closed,
-            () = self.runtime.sleep_until(limit) => Err(unconfirmed()),
+            () = blocked => Err(Error::new(ErrorKind::Unavailable, "close")
+                .with_message("the runtime of the client is blocked; the session ends later, or with its ttl")),
         }
     }
 
@@ -103,13 +109,9 @@ impl SessionTask {
 async fn confirmed(until: Instant, closing: JoinHandle<bool>) -> Result<()> {
     match tokio::time::timeout_at(until, closing).await {
         Ok(Ok(true)) => Ok(()),
-        _ => Err(unconfirmed()),
+        _ => Err(Error::new(ErrorKind::Unavailable, "close")
+            .with_message("the store did not confirm the end of the session; it ends with its ttl")),
     }
-}
-
-fn unconfirmed() -> Error {
-    Error::new(ErrorKind::Unavailable, "close")
-        .with_message("the store did not confirm the end of the session; it ends with its ttl")
 }
 
 /// Closes a session, so that entries of lost holds do not live on. Retries until the server has confirmed it or the

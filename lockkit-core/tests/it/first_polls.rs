@@ -224,6 +224,22 @@ async fn loop_of_tries_that_are_answered_at_once_lets_other_tasks_run() {
     assert!(other.is_finished());
 }
 
+/// As above, after the guards were acquired.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn loop_of_answered_releases_lets_other_tasks_run() {
+    let client = client(&MemoryServer::new()).await;
+    let mut guards = Vec::new();
+    for number in 0..1_000 {
+        guards.push(client.lock(format!("lock {number}")).unwrap().acquire().await.unwrap());
+    }
+    settle().await;
+    let other = tokio::spawn(async {});
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    assert!(other.is_finished());
+}
+
 /// The task that makes the first polls lets others run in between, the heartbeat among them.
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn releases_of_many_dropped_guards_let_other_tasks_run() {

@@ -11,11 +11,15 @@ use std::{
 use crate::common::{NAME, TTL, client, deliver_next, eventually, in_time, kind, name, settle};
 use crate::memory_store::{granted, session};
 use lockkit_core::{
-    Clock, ErrorKind, LockClient, OncePer, Turn,
+    Clock, ErrorKind, LockClient, OncePer, Result, Turn,
+    backend::{Grant, Session},
     limits::{ONCE_PERIOD_MAX, ONCE_PERIOD_MIN, ONCE_READ_PAUSE, ONCE_RECORD_RESERVE, TRY_ANSWER_MAX},
     memory::MemoryServer,
 };
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
 
 const PERIOD: Duration = Duration::from_secs(60);
 
@@ -318,16 +322,24 @@ async fn a_record_outlives_its_period_by_a_day_and_ends() {
     assert!(matches!(behind().begin_timeout(TTL / 2).await.unwrap(), Turn::Yours(_)));
 }
 
-#[tokio::test(crate = "crate::checked", start_paused = true)]
-async fn process_that_waits_for_the_lock_finds_the_record_that_its_holder_writes() {
-    let (server, start) = (MemoryServer::new(), Instant::now());
-    let holder = session(&server).await;
+/// Returns a holder that has written its record while a process waits for the lock.
+async fn holder_with_a_process_behind_it(
+    server: &MemoryServer,
+) -> (Arc<dyn Session>, Grant, JoinHandle<Result<Turn>>) {
+    let holder = session(server).await;
     let grant = granted(&*holder, NAME).await;
-    let work = work(&client(&server).await, start, Duration::ZERO);
+    let work = work(&client(server).await, Instant::now(), Duration::ZERO);
     let beginning = tokio::spawn(async move { work.begin_timeout(TTL).await });
     eventually(TTL, "it waits", || server.inspect(&name()).waiters.len() == 1).await;
     let record = (PERIOD * 60).as_millis().to_string();
     assert!(holder.records().unwrap().write(&grant, &record, PERIOD).await.unwrap());
+    (holder, grant, beginning)
+}
+
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn process_that_waits_for_the_lock_finds_the_record_that_its_holder_writes() {
+    let (server, start) = (MemoryServer::new(), Instant::now());
+    let (_holder, _grant, beginning) = holder_with_a_process_behind_it(&server).await;
     assert!(matches!(in_time(beginning).await.unwrap().unwrap(), Turn::Done));
     assert!(start.elapsed() <= ONCE_READ_PAUSE + Duration::from_millis(10), "{:?}", start.elapsed());
 }
@@ -351,13 +363,7 @@ async fn record_that_is_written_during_the_last_wait_is_found() {
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn work_that_is_done_is_reported_before_the_lock_is_released() {
     let (server, start) = (MemoryServer::new(), Instant::now());
-    let holder = session(&server).await;
-    let grant = granted(&*holder, NAME).await;
-    let work = work(&client(&server).await, start, Duration::ZERO);
-    let beginning = tokio::spawn(async move { work.begin_timeout(TTL).await });
-    eventually(TTL, "it waits", || server.inspect(&name()).waiters.len() == 1).await;
-    let record = (PERIOD * 60).as_millis().to_string();
-    assert!(holder.records().unwrap().write(&grant, &record, PERIOD).await.unwrap());
+    let (holder, grant, beginning) = holder_with_a_process_behind_it(&server).await;
     holder.release(&grant).await.unwrap();
     server.hold_requests();
     // The grant is confirmed and the record read; the release that follows is not answered.

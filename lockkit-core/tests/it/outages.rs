@@ -2,10 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use lockkit_core::{ErrorKind, backend::Lifetime, memory::MemoryServer};
+use lockkit_core::{ErrorKind, Status, backend::Lifetime, memory::MemoryServer};
+
+use tokio::time::sleep;
 
 use crate::{
-    common::{NAME, TTL, in_time, kind, lock_of_new_client, settle},
+    common::{NAME, TTL, client, in_time, kind, lock_of_new_client, settle},
     connecting::{Starting, builder},
     scripted::Scripted,
 };
@@ -54,6 +56,24 @@ async fn holder_of_an_earlier_session_is_not_reported() {
     settle().await;
     server.hold_requests();
     assert_eq!(kind(in_time(waiting).await.unwrap()), ErrorKind::Unavailable);
+    drop(holder);
+}
+
+/// The new session is open, and has not been answered.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn holder_of_an_earlier_session_is_not_reported_by_the_next_one() {
+    let server = MemoryServer::new();
+    let holder = lock_of_new_client(&server).await.acquire().await.unwrap();
+    let client = client(&server).await;
+    let lock = client.lock(NAME).unwrap();
+    let waiting = tokio::spawn(async move { lock.acquire_timeout(TTL * 2 / 3).await });
+    // A session that was renewed is replaced at once; the next claim follows after a pause.
+    sleep(TTL / 2).await;
+    server.expire_all();
+    settle().await;
+    server.hold_requests();
+    assert_eq!(kind(in_time(waiting).await.unwrap()), ErrorKind::Unavailable);
+    assert_eq!(client.status().current(), Status::Connected);
     drop(holder);
 }
 

@@ -42,6 +42,22 @@ async fn panic_while_watching_ends_that_session_only() {
     assert!(in_time(lock.acquire()).await.unwrap().is_held());
 }
 
+/// The client is not closed, and the next call may succeed.
+#[tokio::test(crate = "crate::checked", start_paused = true)]
+async fn panicked_pin_and_panicked_proclaim_are_unexpected() {
+    let backend = Scripted::with_pins(Lifetime::Session);
+    let lock = backend.client().await.lock(NAME).unwrap().hold_at_least(TTL * 10);
+    backend.script.pin_panics.store(true, Ordering::SeqCst);
+    assert_eq!(kind(in_time(lock.acquire()).await), ErrorKind::Unexpected);
+    assert!(in_time(lock.acquire()).await.unwrap().is_held());
+
+    let backend = Scripted::with_elections(Lifetime::Session);
+    let leadership = backend.client().await.election(NAME).unwrap().campaign("one").await.unwrap();
+    backend.script.proclaim_panics.store(true, Ordering::SeqCst);
+    assert_eq!(kind(in_time(leadership.proclaim("two")).await), ErrorKind::Unexpected);
+    in_time(leadership.proclaim("three")).await.unwrap();
+}
+
 #[tokio::test(crate = "crate::checked", start_paused = true)]
 async fn panicked_release_is_retried_and_panicked_acquire_ends_its_session() {
     for in_release in [false, true] {

@@ -70,6 +70,10 @@ pub(crate) struct Script {
     pub(crate) acquire_panics: AtomicBool,
     /// The next release panics.
     pub(crate) release_panics: AtomicBool,
+    /// The next pin panics.
+    pub(crate) pin_panics: AtomicBool,
+    /// The next proclaim panics.
+    pub(crate) proclaim_panics: AtomicBool,
     /// The next heartbeat panics.
     pub(crate) heartbeat_panics: AtomicBool,
     /// Heartbeats report that the session is gone, and nothing about holds.
@@ -351,6 +355,7 @@ impl Elections for ScriptedSession {
 
     async fn proclaim(&self, _: &Grant, _: &Metadata) -> Result<bool> {
         self.script.proclaims.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.script.proclaim_panics.swap(false, Ordering::SeqCst), "panics on request");
         let failure = *self.script.proclaim_failure.lock().unwrap();
         failure.map_or(Ok(true), |kind| Err(Error::new(kind, "proclaim")))
     }
@@ -360,6 +365,7 @@ impl Elections for ScriptedSession {
 impl Pins for ScriptedSession {
     async fn pin(&self, _: &Grant, _: Duration) -> Result<bool> {
         self.script.pins.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.script.pin_panics.swap(false, Ordering::SeqCst), "panics on request");
         tokio::time::sleep(Duration::from_millis(self.script.pin_takes_ms.load(Ordering::SeqCst))).await;
         let failure = *self.script.pin_failure.lock().unwrap();
         failure.map_or(Ok(true), |kind| Err(Error::new(kind, "pin")))
