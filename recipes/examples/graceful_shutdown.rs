@@ -59,7 +59,7 @@ async fn work_off(client: LockClient) -> Result<()> {
             Err(error) => return Err(error.into()), // not an outage of the store: `acquire` waits through those
         };
         if let Err(error) = guard.run(order(guard.token())).await {
-            eprintln!("{error:#}"); // the lock was lost: the order ends in the middle, and another service has the next one
+            eprintln!("{error:#}"); // the lock was lost: the order may have ended in the middle, and another service has the next one
         } else if let Err(error) = guard.release().await {
             eprintln!("{error:#}"); // unless it was lost just now, the client repeats the release in the background
         }
