@@ -53,7 +53,7 @@ pub const RELEASE_WORKERS_MAX: usize = 64;
 /// Most unconfirmed releases of one session while new locks are acquired: beyond it an acquire fails as `Unavailable`.
 pub const RELEASES_UNCONFIRMED_MAX: usize = 65_536;
 
-/// Longest time until `LockClient::close` returns if the ttl is longer.
+/// Longest time until `LockClient::close` returns if the ttl is longer; twice that if the client's runtime is blocked.
 pub const CLOSE_ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// First pause before a failed step is retried; it doubles, with jitter, up to [`RETRY_PAUSE_MAX`].

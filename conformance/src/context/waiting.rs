@@ -39,7 +39,7 @@ impl Context {
             (QueueKind::Fifo, Some(admin)) => {
                 Ok(admin.inspect(name).await.is_ok_and(|found| found.waiters.len() > ahead))
             }
-            // Waiters without an order need no entries in the store: it is enough that each was told of a holder.
+            // Waiters without an order need no entries in the store: it is enough that each has heard of a holder.
             _ => Ok(self.log.waiting(name) > ahead),
         };
         self.eventually(Duration::from_secs(30), "the claim waits", look).await.map(drop)

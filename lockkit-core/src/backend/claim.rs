@@ -262,7 +262,7 @@ impl ClaimControl {
         self.0.is_contended.load(Ordering::Relaxed)
     }
 
-    /// Forgets what a session that has ended was told.
+    /// Forgets the holder that was reported to a session which has ended.
     pub(crate) fn forget_contended(&self) {
         self.0.is_contended.store(false, Ordering::Relaxed);
     }

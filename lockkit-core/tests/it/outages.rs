@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use lockkit_core::{ErrorKind, Status, backend::Lifetime, memory::MemoryServer};
-
 use tokio::time::sleep;
 
 use crate::{
